@@ -1,0 +1,41 @@
+# Every task of the project. `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+.DEFAULT_GOAL := help
+.PHONY: help setup up test lint unit integration format clean
+
+help: ## List the tasks
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard protos/headrace/v1/*.proto)
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: set PYTHON=python3.11"; exit 1; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv || { echo "No venv module: apt-get install python3-venv"; rm -rf .venv; exit 1; }
+	@echo "Installing into .venv (about a minute the first time)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Make .venv and install Headrace and its tools into it
+
+up: $(STAMP) ## Start a local cluster on 127.0.0.1:9092 (Ctrl-C stops it)
+	@$(BIN)/headrace dev
+
+test: $(STAMP) ## Run every check and every test that needs no Kubernetes
+	@tests/run lint types layers unit integration
+
+lint: $(STAMP) ## Check formatting, lint, types and layers
+	@tests/run lint types layers
+
+unit: $(STAMP) ## Run the unit tests
+	@tests/run unit
+
+integration: $(STAMP) ## Run the tests with real processes, a real etcd and real clients
+	@tests/run integration
+
+format: $(STAMP) ## Format the code and fix what lint can fix
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format .
+
+clean: ## Remove .venv, generated stubs and caches
+	@rm -rf .venv build dist services/*.egg-info services/headrace/v1 .mypy_cache .ruff_cache .pytest_cache .hypothesis
