@@ -61,7 +61,7 @@ def compress(codec: int, data: Bytes) -> Bytes:
             return _compress_xerial(data)
         case Codec.LZ4:
             compressor = cramjam.lz4.Compressor(block_linked=False)
-            compressor.compress(data)
+            compressor.compress(bytes(data))
             return bytes(compressor.finish())
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
@@ -124,7 +124,7 @@ def _decompress_snappy(data: Bytes, max_size: int) -> Bytes:
         position += 4
         if length > end - position:
             raise CorruptMessage(f"a snappy block of {length} bytes, only {end - position} are left")
-        out += _decompress_raw_snappy(view[position : position + length], max_size - len(out))
+        out += _decompress_raw_snappy(view[position : position + length], max_size, len(out))
         position += length
     return out
 
@@ -133,9 +133,9 @@ def _starts_stream(view: memoryview, position: int) -> bool:
     return bytes(view[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
 
 
-def _decompress_raw_snappy(block: memoryview, max_size: int) -> bytearray:
+def _decompress_raw_snappy(block: memoryview, max_size: int, before: int = 0) -> bytearray:
     size = cramjam.snappy.decompress_raw_len(block)
-    if size > max_size:
+    if before + size > max_size:
         raise _too_large(max_size)
     out = bytearray(size)
     written = cramjam.snappy.decompress_raw_into(block, out)
