@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Who leads a partition and who follows. `partition_epoch` grows with every change, `leader_epoch` with the leader's."""
+    """Who leads a partition and who follows. Every change grows `partition_epoch`, a new leader `leader_epoch`."""
 
     leader: int
     leader_epoch: int
