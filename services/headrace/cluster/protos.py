@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from headrace.cluster.image import (
     BrokerChanged,
@@ -101,8 +101,12 @@ def topic_from_proto(message: common_pb2.Topic) -> Topic:
 
 def snapshot_to_proto(image: Image, topics: Iterable[str] | None = None) -> metadata_pb2.Snapshot:
     """All of `image`, or with `topics` only those (and their settings) beside the nodes."""
-    chosen = image.topics if topics is None else {name: image.topics[name] for name in topics if name in image.topics}
-    configs = [_configs(_TOPIC, name, values) for name, values in image.topic_configs.items() if name in chosen]
+    chosen, topic_configs = image.topics, image.topic_configs
+    if topics is not None:
+        chosen = {name: image.topics[name] for name in topics if name in image.topics}
+        topic_configs = {name: image.topic_configs[name] for name in chosen if name in image.topic_configs}
+    # Without a choice also the settings of topics that are not visible yet: no later change would bring them.
+    configs = [_configs(_TOPIC, name, values) for name, values in topic_configs.items()]
     configs += [_configs(_BROKER, name, values) for name, values in image.broker_configs.items()]
     return metadata_pb2.Snapshot(
         revision=image.revision,
@@ -223,7 +227,7 @@ def _config_change(message: common_pb2.ConfigOverrides) -> Change | None:
 
 
 def _configs(
-    kind: common_pb2.ConfigResourceType.ValueType, name: str, values: Iterable[str] | dict[str, str]
+    kind: common_pb2.ConfigResourceType.ValueType, name: str, values: Mapping[str, str]
 ) -> common_pb2.ConfigOverrides:
     return common_pb2.ConfigOverrides(resource=common_pb2.ConfigResource(type=kind, name=name), values=dict(values))
 
