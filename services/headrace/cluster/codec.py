@@ -17,6 +17,8 @@ from headrace.cluster.image import Endpoint, Node, OffsetsOwner, Partition
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 _loads = json.loads
 
+GRPC_HOST = "grpc_host"
+
 
 class BadValue(ValueError):
     """A value of the registry that is not what its key promises."""
@@ -72,10 +74,12 @@ def decode_partition(value: bytes) -> Partition:
 
 
 def encode_node(node: Node) -> bytes:
-    """The value of `brokers/<id>`, `coordinators/<id>`, `metadata/<id>` and `controller`."""
-    fields: dict[str, Any] = {"id": node.id, "grpc": _endpoint_fields(node.grpc)}
-    if node.kafka is not None:
-        fields["kafka"] = _endpoint_fields(node.kafka)
+    """The value of `brokers/<id>`, `coordinators/<id>` and `metadata/<id>`, as `registry.registration` writes it."""
+    endpoint = node.kafka or node.grpc
+    ports = {"grpc": node.grpc.port} | ({"kafka": node.kafka.port} if node.kafka else {})
+    fields: dict[str, Any] = {"id": str(node.id), "host": endpoint.host, "ports": ports}
+    if node.grpc.host != endpoint.host:
+        fields["attributes"] = {GRPC_HOST: node.grpc.host}
     if node.rack:
         fields["rack"] = node.rack
     if node.directory_id is not None:
@@ -84,18 +88,36 @@ def encode_node(node: Node) -> bytes:
 
 
 def decode_node(value: bytes, epoch: int) -> Node:
-    """A registration; its epoch is the create revision of its key."""
+    """A registration; its epoch is the create revision of its key.
+
+    The host is where Kafka clients connect; the attribute `grpc_host` says so when gRPC has another one.
+    """
     try:
         fields = _loads(value)
+        host, ports = fields["host"], fields["ports"]
         directory = fields.get("directory_id")
         return Node(
             id=int(fields["id"]),
             epoch=epoch,
-            grpc=_endpoint(fields["grpc"]),
-            kafka=_endpoint(fields["kafka"]) if "kafka" in fields else None,
-            rack=fields.get("rack", ""),
+            grpc=Endpoint((fields.get("attributes") or {}).get(GRPC_HOST, host), int(ports["grpc"])),
+            kafka=Endpoint(host, int(ports["kafka"])) if "kafka" in ports else None,
+            rack=fields.get("rack") or "",
             directory_id=uuid.UUID(directory) if directory else None,
         )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _bad(value, error) from None
+
+
+def encode_controller(node: Node) -> bytes:
+    """The value of `controller`, as `registry.election` writes it."""
+    return _dumps({"id": node.id, "address": str(node.grpc)}).encode()
+
+
+def decode_controller(value: bytes, epoch: int) -> Node:
+    """The elected controller; its epoch as a node is the create revision of the election key."""
+    try:
+        fields = _loads(value)
+        return Node(id=int(fields["id"]), epoch=epoch, grpc=Endpoint.parse(fields["address"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(value, error) from None
 
@@ -133,14 +155,6 @@ def decode_number(value: bytes) -> int:
         return int(value)
     except ValueError as error:
         raise _bad(value, error) from None
-
-
-def _endpoint_fields(endpoint: Endpoint) -> dict[str, Any]:
-    return {"host": endpoint.host, "port": endpoint.port}
-
-
-def _endpoint(fields: Any) -> Endpoint:
-    return Endpoint(str(fields["host"]), int(fields["port"]))
 
 
 def _bad(value: bytes, error: Exception) -> BadValue:

@@ -27,7 +27,20 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Reads `host:port`; ValueError when it is not one.
+
+        >>> Endpoint.parse("[::1]:9092")
+        Endpoint(host='::1', port=9092)
+        """
+        host, _, port = text.strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
+            raise ValueError(f"{text!r} is not host:port")
+        return cls(bare, int(port))
 
 
 @dataclass(frozen=True, slots=True)

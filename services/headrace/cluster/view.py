@@ -162,7 +162,7 @@ class RegistryView:
                 else:
                     self._changes.append(CoordinatorChanged(codec.decode_node(value, state.create_revision)))
             case "controller":
-                node = None if value is None else codec.decode_node(value, state.create_revision)
+                node = None if value is None else codec.decode_controller(value, state.create_revision)
                 self._changes.append(ControllerChanged(node))
             case "controller_epoch":
                 if value is not None:
