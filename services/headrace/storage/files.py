@@ -127,6 +127,10 @@ class Files(Protocol):
         """Make names created, renamed and removed in a directory durable. Safe from a worker thread."""
         ...
 
+    def space(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume that holds `path`."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """Claim `path` for this process, or raise BlockingIOError."""
         ...
@@ -330,6 +334,10 @@ class OsFiles:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def space(self, path: str) -> tuple[int, int]:
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
     def lock(self, path: str) -> OsLock:
         return OsLock(path)

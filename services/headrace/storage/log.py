@@ -78,12 +78,21 @@ class StorageError(KafkaError):
 class Flush:
     """A flush on its way: what to make durable, and up to which offset that is then."""
 
-    def __init__(self, files: Files, folder: str | None, segments: list[Segment], active: Segment, upto: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: str | None,
+        segments: list[Segment],
+        active: Segment,
+        upto: int,
+        truncations: int,
+    ) -> None:
         self._files = files
         self._folder = folder
         self._segments = segments
         self._active = active
         self.upto = upto
+        self.truncations = truncations
 
     def run(self) -> None:
         """Sync. May run on a worker thread; raises OSError. A segment deleted meanwhile is skipped."""
@@ -128,14 +137,17 @@ class Log:
         self.recovery_point = recovery_point
         self.failure: StorageError | None = None
         self.on_failure: Callable[[OSError], None] | None = None
-        self.on_recovery_point_lowered: Callable[[], None] | None = None
-        """Called when a truncation has to be known on disk before it happens (the log dir writes its checkpoint)."""
+        self.on_checkpoint_stale: Callable[[], None] | None = None
+        """Called when the recovery point on disk must not stay above the log's any longer (see `_roll`)."""
+        self.checkpoint_stale = False
+        self.flushed_ms = NO_TIME
         self._roll_jitter = roll_jitter
         """Which part of `segment.jitter.ms` this log takes, from 0 to 1."""
         self._created_ms = NO_TIME
         self._names_changed = True
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
+        self._truncations = 0
         self._doomed: list[tuple[int, list[Segment]]] = []
 
     @property
@@ -272,7 +284,7 @@ class Log:
         return self._too_old(segment, timestamp, now_ms)
 
     def _too_old(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
-        """Whether `segment.ms` has passed since the segment's first record, by the records' own time if they carry it."""
+        """Whether `segment.ms` has passed since the segment's first record, by the records' time if they carry one."""
         limit = self.config.segment_ms - int(self.config.segment_jitter_ms * self._roll_jitter)
         first = segment.first_timestamp()
         if first >= 0 and timestamp >= 0:
@@ -297,6 +309,10 @@ class Log:
         active = self.segments.active
         if not active.size and active.base_offset == base_offset:
             return active
+        if self.checkpoint_stale and self.on_checkpoint_stale is not None:
+            # The log was cut below the recovery point on disk. Recovery reads the last segment in any case; the one
+            # that is about to be sealed it would skip, although what was written after the cut is not durable.
+            self.on_checkpoint_stale()
         active.seal()
         self.epochs.save()
         self.snapshots.take(self.producers, base_offset)
@@ -452,10 +468,10 @@ class Log:
             self.snapshots.take(self.producers, start_offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
+        self._truncations += 1
         if offset < self.recovery_point:
             self.recovery_point = offset
-            if self.on_recovery_point_lowered is not None:
-                self.on_recovery_point_lowered()
+            self.checkpoint_stale = True
 
     # -- retention -----------------------------------------------------------------------------------------------
 
@@ -557,19 +573,28 @@ class Log:
             segments = [s for s in self.segments if self.segments.end_of(s, self.log_end_offset) > self.recovery_point]
             folder = self.folder if self._names_changed else None
             self._names_changed = False
-            return Flush(self.files, folder, segments, self.segments.active, self.log_end_offset)
+            return Flush(self.files, folder, segments, self.segments.active, self.log_end_offset, self._truncations)
 
-    def finish_flush(self, flush: Flush) -> None:
-        """Move the recovery point, as far as the log was not truncated meanwhile."""
-        self.recovery_point = max(self.recovery_point, min(flush.upto, self.log_end_offset))
+    def finish_flush(self, flush: Flush, now_ms: int = NO_TIME) -> None:
+        """Move the recovery point, unless the log was truncated meanwhile: what came after the cut is not durable."""
+        self.flushed_ms = now_ms
+        if flush.truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, flush.upto)
 
-    def flush(self) -> int:
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` ask for a flush."""
+        waiting = self.log_end_offset - self.recovery_point
+        return waiting >= self.config.flush_messages or (
+            waiting > 0 and now_ms - max(self.flushed_ms, 0) >= self.config.flush_ms
+        )
+
+    def flush(self, now_ms: int = NO_TIME) -> int:
         """Make everything written so far durable, here and now. Returns the recovery point."""
         if self.recovery_point < self.log_end_offset or self._names_changed:
             with _Guard(self):
                 flush = self.begin_flush()
                 flush.run()
-                self.finish_flush(flush)
+                self.finish_flush(flush, now_ms)
         return self.recovery_point
 
     def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
@@ -599,12 +624,18 @@ class Log:
             for segment in segments:
                 segment.close()
 
-    def _failed(self, error: OSError) -> StorageError:
+    def take_offline(self, error: OSError) -> None:
+        """Refuse every call from now on: the disk failed, here or under another log of the same dir."""
         if self.failure is None:
             self.failure = StorageError(self.folder, error)
-            if self.on_failure is not None:
-                self.on_failure(error)
-        return self.failure
+            self.release()
+
+    def _failed(self, error: OSError) -> KafkaError:
+        known = self.failure
+        self.take_offline(error)
+        if known is None and self.on_failure is not None:
+            self.on_failure(error)
+        return self.failure or StorageError(self.folder, error)
 
 
 class _Guard:

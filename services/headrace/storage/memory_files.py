@@ -230,7 +230,7 @@ class MemoryFiles:
             node.append(memoryview(data)[: len(data) // 2])
             raise
         if self.capacity is not None:
-            room = max(0, self.capacity - sum(len(n.data) for n in self._names.values() if n is not None))
+            room = max(0, self.capacity - self._used())
             if len(data) > room:
                 node.append(memoryview(data)[:room])
                 raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -271,6 +271,15 @@ class MemoryFiles:
             else:
                 waiting.append(change)
         self._name_changes = waiting
+
+    def space(self, path: str) -> tuple[int, int]:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        total = self.capacity or 1 << 40
+        return total, max(0, total - self._used())
+
+    def _used(self) -> int:
+        return sum(len(node.data) for node in self._names.values() if node is not None)
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:

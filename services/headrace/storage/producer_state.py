@@ -8,7 +8,7 @@ anywhere, as in Kafka.
 File `<offset>.snapshot`, Kafka's layout, big-endian: int16 version (1), uint32 CRC-32C of what follows, int32 count,
 then per producer: int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta (of its last
 batch), int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction (-1: none). It is the
-state of the log up to (not including) the offset in its name; one is written when a segment begins, and one at a clean stop.
+state of the log up to (not including) the offset in its name; one is written when a segment begins and at a clean stop.
 """
 
 from __future__ import annotations

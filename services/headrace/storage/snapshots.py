@@ -6,6 +6,7 @@ import logging
 import os
 
 from headrace.records.batch import NO_PRODUCER_ID
+from headrace.records.errors import CorruptMessage
 from headrace.storage.files import Files
 from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
 from headrace.storage.segment import SNAPSHOT, file_name
@@ -73,11 +74,14 @@ class Snapshots:
         state, offset = self.load(end)
         offset = max(offset, start)
         segment = segments.floor(offset) if offset < end else None
-        while segment is not None and segment.base_offset < end:
-            for batch in segment.headers(segment.locate(offset)):
-                if batch.base_offset >= end:
-                    break
-                if batch.producer_id != NO_PRODUCER_ID:
-                    state.update(batch, batch.base_offset)
-            segment = segments.after(segment)
+        try:
+            while segment is not None and segment.base_offset < end:
+                for batch in segment.headers(segment.locate(offset)):
+                    if batch.base_offset >= end:
+                        break
+                    if batch.producer_id != NO_PRODUCER_ID:
+                        state.update(batch, batch.base_offset)
+                segment = segments.after(segment)
+        except CorruptMessage as error:
+            _logger.error("%s; producers that wrote only after it are not known", error)
         return state
