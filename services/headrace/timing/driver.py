@@ -22,6 +22,7 @@ class TimerDriver:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop or asyncio.get_running_loop()
+        self._time = self._loop.time
         self._wheel = TimingWheel(self.now_ms())
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
@@ -35,14 +36,16 @@ class TimerDriver:
         return self._alarm is not None
 
     def now_ms(self) -> int:
-        return int(self._loop.time() * 1000)
+        return int(self._time() * 1000)
 
     def schedule(self, entry: TimerEntry, delay_ms: float) -> None:
         """Has `entry.on_due` called in `delay_ms` or a little later, never earlier."""
         if self._closed:
             raise RuntimeError("the timer driver is closed")
-        self._wheel.add(entry, ceil(self._loop.time() * 1000 + delay_ms))
-        self._arm()
+        due = ceil(self._time() * 1000 + delay_ms)
+        self._wheel.add(entry, due)
+        if self._alarm is None or due < self._alarm_ms:
+            self._arm()
 
     def cancel(self, entry: TimerEntry) -> bool:
         """After this the entry will not ring. False when it was not pending (any more)."""
