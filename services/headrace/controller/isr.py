@@ -8,9 +8,9 @@ was waiting for its new replicas to be in sync is completed in the same change.
 from __future__ import annotations
 
 from headrace.cluster.image import Partition
+from headrace.cluster.protos import partition_to_proto
 from headrace.controller import reassignment
 from headrace.controller.plan import Plan, View, resolve_partition
-from headrace.controller.protos import partition_state
 from headrace.errors import ErrorCode, KafkaError
 from headrace.rpc.errors import error_message
 from headrace.v1 import controller_pb2 as cpb
@@ -44,17 +44,17 @@ def alter(view: View, request: cpb.AlterPartitionRequest) -> tuple[Plan, cpb.Alt
         try:
             topic, state = resolve_partition(view.image, asked.partition)
             state = plan.partitions.get((topic.name, index), state)
-            result.state.CopyFrom(partition_state(index, state))
+            result.state.CopyFrom(partition_to_proto(index, state))
             wanted = _checked(view, request.broker_id, state, asked)
         except KafkaError as refused:
             result.error.CopyFrom(error_message(refused))
             continue
         if wanted is not state:
             plan.partitions[topic.name, index] = wanted
-            result.state.CopyFrom(partition_state(index, wanted))
+            result.state.CopyFrom(partition_to_proto(index, wanted))
         if wanted.leader != request.broker_id:
-            refused = KafkaError(ErrorCode.NEW_LEADER_ELECTED, f"the move is complete and broker {wanted.leader} leads now")
-            result.error.CopyFrom(error_message(refused))
+            news = f"the move is complete and broker {wanted.leader} leads now"
+            result.error.CopyFrom(error_message(KafkaError(ErrorCode.NEW_LEADER_ELECTED, news)))
     return plan, response
 
 
@@ -74,17 +74,20 @@ def _checked(view: View, broker: int, state: Partition, asked: cpb.AlterPartitio
     if asked.partition_epoch < state.partition_epoch:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"partition epoch {asked.partition_epoch} is old, it is {state.partition_epoch} now: start from the new state",
+            f"partition epoch {asked.partition_epoch} is old, it is {state.partition_epoch} now: use the new state",
         )
     isr = tuple(asked.isr)
     if len(set(isr)) != len(isr) or not set(isr) <= set(state.replicas):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"ISR {list(isr)} has to be some of the replicas {list(state.replicas)}, each once"
+            ErrorCode.INVALID_REQUEST,
+            f"ISR {list(isr)} has to be some of the replicas {list(state.replicas)}, each once",
         )
     if broker not in isr:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"ISR {list(isr)} leaves out its own leader {broker}")
     if asked.isr_epochs and len(asked.isr_epochs) != len(isr):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(isr)} replicas need as many epochs, not {len(asked.isr_epochs)}")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{len(isr)} replicas need as many epochs, not {len(asked.isr_epochs)}"
+        )
     _check_eligible(view, broker, isr, tuple(asked.isr_epochs) or (UNKNOWN_EPOCH,) * len(isr))
     return reassignment.with_isr(view, state, isr)
 

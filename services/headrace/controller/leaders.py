@@ -1,10 +1,10 @@
 """Who leads: elections after brokers come, go or restart, on request, and to get leaders back where they belong.
 
-The rules are Kafka's. The leader is the first live member of the ISR in the order of the replicas. A broker that is gone
-leaves the ISR, but the last members stay in it, because they alone hold everything that was acknowledged: then the
-partition has no leader until one of them is back, unless unclean election is allowed. Every change of the leader, also
-to nobody and also to a new incarnation of the same broker, raises the leader epoch; every change raises the partition
-epoch.
+The rules are Kafka's. The leader is the first live member of the ISR in the order of the replicas. A broker that is
+gone leaves the ISR, but the last members stay in it, because they alone hold everything that was acknowledged: then
+the partition has no leader until one of them is back, unless unclean election is allowed. Every change of the leader,
+also to nobody and also to a new incarnation of the same broker, raises the leader epoch; every change raises the
+partition epoch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,12 @@ def settle(
         live.sort(key=lambda r: r in emptied)
         if live:
             return moved(state, live[0], (live[0],), new_term=live[0] == state.leader)
-    return moved(state, NO_LEADER, holders)
+    offline = moved(state, NO_LEADER, holders)
+    if state.isr and not holders:
+        # Should somebody decide to lose records, then those that an empty disk never had come last.
+        kept = tuple(r for r in state.replicas if r not in emptied)
+        offline = replace(offline, replicas=kept + tuple(r for r in state.replicas if r in emptied))
+    return offline
 
 
 def _first(replicas: Iterable[int], eligible: Collection[int]) -> int:
@@ -165,13 +170,17 @@ def _all_partitions(image: Image) -> Iterable[pb.TopicPartition]:
 def _elect_preferred(view: View, state: Partition) -> Partition:
     preferred = state.preferred_leader
     if state.leader == preferred:
-        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} is the preferred replica and leads already")
+        raise KafkaError(
+            ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} is the preferred replica and leads already"
+        )
     if not view.usable(preferred):
-        raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred}, the preferred one, is not there")
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred}, the preferred one, is not there"
+        )
     if preferred not in state.isr:
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"broker {preferred}, the preferred one, is not in sync (ISR {list(state.isr)}); wait until it has caught up",
+            f"broker {preferred}, the preferred one, is not in sync (ISR {list(state.isr)}): wait until it is",
         )
     return moved(state, preferred, state.isr)
 

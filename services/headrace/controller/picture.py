@@ -6,10 +6,11 @@ etcd's echo), and from the watch. Revisions decide which of the two is news, key
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 
 from headrace.cluster import codec
-from headrace.cluster.image import Image
+from headrace.cluster.image import Delta, Image
 from headrace.cluster.view import RegistryView
 from headrace.controller.plan import Incarnation
 from headrace.controller.transactions import decode_incarnation, incarnations_prefix
@@ -26,6 +27,8 @@ class Picture:
         self._incarnations_prefix = incarnations_prefix(keys)
         self.incarnations: dict[int, Incarnation] = {}
         self.next_producer_id = 0
+        # What a snapshot showed already, the watch may still be about to tell.
+        self._floor = 0
         # Keys that own transactions removed, until the watch has told of it: an older echo must not bring them back.
         self._removed: dict[str, int] = {}
 
@@ -38,24 +41,29 @@ class Picture:
         """The mod revision of every key, for compare-and-swap."""
         return self._view.revisions
 
-    @property
-    def view(self) -> RegistryView:
-        return self._view
+    def orphans(self) -> dict[uuid.UUID, tuple[int, ...]]:
+        """Partition keys that belong to no topic."""
+        return self._view.orphans()
 
-    def load(self, snapshot: Snapshot) -> None:
-        """Starts anew from everything there is."""
+    def load(self, snapshot: Snapshot) -> Delta:
+        """Starts anew from everything there is; the delta leads there from what was known before."""
+        self._floor = snapshot.revision
         self._removed.clear()
         self.incarnations.clear()
         self.next_producer_id = 0
-        self._view.load(snapshot)
+        delta = self._view.load(snapshot)
         for item in snapshot.items:
             self._own_key(item)
+        return delta
 
-    def absorb(self, changes: Changes) -> None:
+    def absorb(self, changes: Changes) -> Delta:
         """Takes from the watch what is news."""
-        self._take(changes.revision, changes.events)
+        if changes.revision <= self._floor:
+            return Delta(changes.revision, ())
+        delta = self._take(changes.revision, changes.events)
         if self._removed:
             self._removed = {key: at for key, at in self._removed.items() if at > changes.revision}
+        return delta
 
     def made(self, changes: Iterable[Change], revision: int) -> None:
         """Takes what an own transaction has just changed."""
@@ -75,17 +83,18 @@ class Picture:
             return [gone.key] if gone.key in self.revisions else []
         return [key for key in self.revisions if key.startswith(gone.key)]
 
-    def _take(self, revision: int, events: Iterable[Event]) -> None:
+    def _take(self, revision: int, events: Iterable[Event]) -> Delta:
         news = tuple(
             event
             for event in events
             if event.mod_revision > self.revisions.get(event.key, 0)
             and (event.mod_revision > self._removed.get(event.key, 0) or event.value is None)
         )
-        if news:
-            self._view.apply(Changes(revision, news))
-            for event in news:
-                self._own_key(event)
+        if not news:
+            return Delta(revision, ())
+        for event in news:
+            self._own_key(event)
+        return self._view.apply(Changes(revision, news))
 
     def _own_key(self, state: Event | KeyValue) -> None:
         if state.key.startswith(self._incarnations_prefix):

@@ -7,7 +7,7 @@ plan into registry transactions, and lays the same plan over its own picture onc
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.cluster.image import (
@@ -30,6 +30,11 @@ PartitionId = tuple[str, int]
 
 ReplicaId = tuple[uuid.UUID, int]
 """A topic's id and a partition's index: what a broker holds stays named after the topic is gone."""
+
+
+Touched = Mapping[int, Collection[ReplicaId]]
+"""For each broker the replicas it has to hear about."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
@@ -125,21 +130,41 @@ class Plan:
             for index in range(len(known.partitions) if known else 0, len(topic.partitions)):
                 yield topic, index, topic.partitions[index]
 
-    def touched(self, image: Image) -> dict[int, set[ReplicaId]]:
+    def touched(self, image: Image) -> Touched:
         """For each broker the replicas it has to hear about; `image` is the picture before the plan."""
-        told: dict[int, set[ReplicaId]] = {}
-        for (name, index), state in self.partitions.items():
-            topic = image.topics[name]
-            for broker in {*state.replicas, *topic.partitions[index].replicas}:
-                told.setdefault(broker, set()).add((topic.id, index))
-        for topic, index, state in self.new_partitions(image):
+        return touched_by(self._changes(image), image)
+
+
+def touched_by(changes: Iterable[Change], before: Image) -> Touched:
+    """For each broker the replicas that `changes` of the picture `before` mean something to."""
+    told: dict[int, set[ReplicaId]] = {}
+
+    def tell(topic_id: uuid.UUID, index: int, *states: Partition) -> None:
+        for state in states:
             for broker in state.replicas:
-                told.setdefault(broker, set()).add((topic.id, index))
-        for topic in self.deleted.values():
-            for index, state in enumerate(topic.partitions):
-                for broker in state.replicas:
-                    told.setdefault(broker, set()).add((topic.id, index))
-        return told
+                told.setdefault(broker, set()).add((topic_id, index))
+
+    for change in changes:
+        match change:
+            case TopicChanged(topic):
+                known = before.topic_by_id(topic.id)
+                old = known.partitions if known else ()
+                for index, state in enumerate(topic.partitions):
+                    if index >= len(old):
+                        tell(topic.id, index, state)
+                    elif old[index] is not state:
+                        tell(topic.id, index, state, old[index])
+            case TopicGone(topic_id):
+                gone = before.topic_by_id(topic_id)
+                for index, state in enumerate(gone.partitions if gone else ()):
+                    tell(topic_id, index, state)
+            case PartitionsChanged(topic_id, states):
+                topic_before = before.topic_by_id(topic_id)
+                for index, state in states.items():
+                    tell(topic_id, index, state, *(topic_before.partitions[index : index + 1] if topic_before else ()))
+            case _:
+                pass
+    return told
 
 
 def resolve(image: Image, named: pb.TopicPartition) -> Topic:
@@ -152,7 +177,9 @@ def resolve(image: Image, named: pb.TopicPartition) -> Topic:
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}; it may have been deleted")
         if named.topic and named.topic != found.name:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_id} is the id of {found.name}, not {named.topic}")
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_id} is the id of {found.name}, not {named.topic}"
+            )
         return found
     if not named.topic:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id")

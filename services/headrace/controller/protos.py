@@ -1,24 +1,12 @@
-"""Topics and partitions as the gRPC contract writes them."""
+"""Parts of topics as the gRPC contract writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.cluster.image import Partition, Topic
+from headrace.cluster.image import Topic
+from headrace.cluster.protos import partition_to_proto
 from headrace.v1 import common_pb2 as pb
-
-
-def partition_state(index: int, state: Partition) -> pb.PartitionState:
-    return pb.PartitionState(
-        partition=index,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=state.isr,
-        replicas=state.replicas,
-        adding=state.adding,
-        removing=state.removing,
-        partition_epoch=state.partition_epoch,
-    )
 
 
 def topic_of(topic: Topic, indexes: Iterable[int]) -> pb.Topic:
@@ -26,6 +14,6 @@ def topic_of(topic: Topic, indexes: Iterable[int]) -> pb.Topic:
     return pb.Topic(
         name=topic.name,
         topic_id=topic.id.bytes,
-        partitions=[partition_state(index, topic.partitions[index]) for index in indexes],
+        partitions=[partition_to_proto(index, topic.partitions[index]) for index in indexes],
         internal=topic.internal,
     )

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.cluster.image import Image, Node
 from headrace.controller.peers import Peers
@@ -20,6 +21,7 @@ from headrace.controller.plan import ReplicaId
 from headrace.controller.protos import topic_of
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
+from headrace.registry.ownership import first
 from headrace.v1 import broker_pb2 as bpb
 from headrace.v1 import common_pb2 as pb
 
@@ -195,6 +197,10 @@ def changes(
     return [topic_of(image.topics[name], indexes) for name, indexes in held.items()], gone
 
 
+async def _all(waits: Iterable[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*waits)
+
+
 class Senders:
     """One sender for each registered broker."""
 
@@ -207,7 +213,7 @@ class Senders:
         limits: SenderLimits,
         on_stale: Callable[[], None],
     ) -> None:
-        self._make = lambda node: Sender(node, term, picture, peers, clock, limits, on_stale)
+        self._make: Callable[[Node], Sender] = lambda node: Sender(node, term, picture, peers, clock, limits, on_stale)
         self._clock = clock
         self._senders: dict[int, Sender] = {}
 
@@ -233,20 +239,11 @@ class Senders:
             if sender is not None:
                 sender.note(replicas)
 
-    async def heard(self, brokers: Iterable[int], seconds: float) -> bool:
-        """Waits until those brokers that are there confirmed what was noted for them; False when time ran out."""
+    async def heard(self, brokers: Iterable[int], seconds: float) -> None:
+        """Waits until those brokers that are there confirmed what was noted for them, or time is up."""
         senders = [sender for broker in brokers if (sender := self._senders.get(broker)) is not None]
-        if not senders:
-            return True
-        waiting = asyncio.gather(*(sender.heard() for sender in senders))
-        time_is_up = asyncio.ensure_future(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait({waiting, time_is_up}, return_when=asyncio.FIRST_COMPLETED)
-            return waiting.done()
-        finally:
-            waiting.cancel()
-            time_is_up.cancel()
-            await asyncio.gather(waiting, time_is_up, return_exceptions=True)
+        if senders:
+            await first(_all(sender.heard() for sender in senders), self._clock.sleep(seconds))
 
     async def close(self) -> None:
         senders, self._senders = list(self._senders.values()), {}

@@ -39,7 +39,7 @@ class TopicRules:
 def create(
     view: View, request: cpb.CreateTopicsRequest, rules: TopicRules, random: Random
 ) -> tuple[Plan, cpb.CreateTopicsResponse]:
-    """Plans every topic that can be made. With `validate_only` the answer is the same and the plan is not carried out."""
+    """Plans every topic that can be made; with `validate_only` the plan is not to be carried out."""
     plan, response = Plan(), cpb.CreateTopicsResponse()
     twice = _repeated(asked.name for asked in request.topics)
     for asked in request.topics:
@@ -81,7 +81,7 @@ def _new_topic(view: View, asked: cpb.CreateTopicsRequest.NewTopic, rules: Topic
 
 
 def _manual(view: View, asked: cpb.CreateTopicsRequest.NewTopic) -> list[placement.Replicas]:
-    for word, value in (("partitions", asked.partitions), ("replication factor", asked.replication_factor)):
+    for word, value in (("number of partitions", asked.partitions), ("replication factor", asked.replication_factor)):
         if value != DEFAULT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"with replicas chosen by hand the {word} has to be -1, not {value}"
@@ -144,7 +144,7 @@ def _grown(view: View, asked: cpb.CreatePartitionsRequest.Growth, random: Random
         if len(asked.assignments) != asked.count - have:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{asked.count - have} new partitions of {topic.name} need replicas, {len(asked.assignments)} have them",
+                f"{topic.name}: {asked.count - have} new partitions, but replicas for {len(asked.assignments)}",
             )
         # Callers number the new partitions from 0 or leave the number out: only their order counts.
         numbered = [

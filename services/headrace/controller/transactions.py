@@ -125,9 +125,7 @@ def transactions(
     return [cut for step in steps if (cut := _cut(step, guard, revisions, limit))]
 
 
-def _cut(
-    writes: Sequence[Write], guard: CreateRevision, revisions: Mapping[str, int], limit: int
-) -> list[Transaction]:
+def _cut(writes: Sequence[Write], guard: CreateRevision, revisions: Mapping[str, int], limit: int) -> list[Transaction]:
     cut: list[Transaction] = []
     conditions: list[Condition] = [guard]
     changes: list[Change] = []
