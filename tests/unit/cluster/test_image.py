@@ -1,7 +1,7 @@
 import uuid
 
-from pictures import DELTAS, IMAGES, topic_of
 from hypothesis import given
+from tests.unit.cluster.pictures import DELTAS, IMAGES, topic_of
 
 from headrace.cluster.image import (
     NO_LEADER,

@@ -1,5 +1,5 @@
-from pictures import DELTAS, IMAGES, topic_of
 from hypothesis import given
+from tests.unit.cluster.pictures import DELTAS, IMAGES, topic_of
 
 from headrace.cluster.image import Delta, Image, TopicChanged, TopicConfigChanged
 from headrace.cluster.protos import delta_from_proto, delta_to_proto, image_from_proto, snapshot_to_proto
