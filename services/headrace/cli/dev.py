@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import logging
 import os
 import socket
 import sys
@@ -140,7 +139,7 @@ async def _run(plan: Plan, idle: IdleSelector, own_etcd: bool) -> None:
             plan.etcd, etcd_pid = etcd.endpoint, etcd.pid or 0
         _say("headrace ...")
         members = plan.members()
-        for member, given in members:
+        for _, given in members:
             Settings(given)  # a wrong value is said before anything is started
         cluster = _InProcess(members, idle) if plan.single else _Processes(plan, members)
         ended = await stack.enter_async_context(cluster.running(stop))
@@ -208,7 +207,10 @@ class _Processes:
                 child = await self._start(member, given)
                 children.append((member, child))
                 starting.append(self._ready(member, child))
-            await asyncio.wait({stop, asyncio.gather(*starting)}, return_when=asyncio.FIRST_COMPLETED)
+            started: asyncio.Future[Any] = asyncio.gather(*starting)
+            await asyncio.wait([stop, started], return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                started.result()
             watchers = [asyncio.create_task(self._watch(member, child)) for member, child in children]
             yield asyncio.get_running_loop().create_future()
         finally:
@@ -250,7 +252,7 @@ class _Processes:
                 raise OSError(f"{self._name(member)} ended at its start:\n{self._log_tail(member)}")
             if time.monotonic() > deadline:
                 raise OSError(f"{self._name(member)} is not ready after {READY_SECONDS:g} s: see {self._log(member)}")
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 (a child says it is ready by a file)
+            await asyncio.sleep(0.01)
         told = json.loads(file.read_text())
         member.grpc, member.kafka, member.metrics = told["grpc"], told["kafka"], told["metrics"]
 
@@ -259,7 +261,8 @@ class _Processes:
         if not self._stopping:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             print(
-                f"{self._name(member)} ended ({how}). Start it again with: headrace {member.role} --config {member.config}",
+                f"{self._name(member)} ended ({how}). Start it again with: "
+                f"headrace {member.role} --config {member.config}",
                 flush=True,
             )
 
@@ -386,5 +389,3 @@ def _check_ports(plan: Plan) -> None:
                 raise InvalidConfig(
                     f"port {port}, wanted for {owner}, is taken: stop what uses it, or choose others with --port"
                 ) from None
-
-

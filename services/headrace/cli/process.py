@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -137,16 +137,26 @@ def run(role: str, settings: Settings, ready_file: Path | None) -> None:
 
 async def _until_signal(role: str, settings: Settings, idle: IdleSelector, ready_file: Path | None) -> None:
     stop = signalled()
-    serving = asyncio.ensure_future(_serve(role, settings, idle, ready_file, stop))
-    # A signal during the start ends it as well: there is nothing to hand over yet.
+    ready = asyncio.Event()
+    serving = asyncio.ensure_future(_serve(role, settings, idle, ready_file, ready, stop))
     await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
-    await serving
+    if not ready.is_set():
+        # A signal during the start ends it: there is nothing to hand over yet.
+        serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
 
 
 async def _serve(
-    role: str, settings: Settings, idle: IdleSelector, ready_file: Path | None, stop: asyncio.Future[None]
+    role: str,
+    settings: Settings,
+    idle: IdleSelector,
+    ready_file: Path | None,
+    ready: asyncio.Event,
+    stop: asyncio.Future[None],
 ) -> None:
     async with SERVICES[role](settings, idle) as running:
+        ready.set()
         where = {"grpc": running.grpc, "kafka": running.kafka, "metrics": running.metrics}
         told = ", ".join(f"{name} {address}" for name, address in where.items() if address)
         logging.getLogger("headrace").info("%s %d is ready: %s", role, settings.node_id, told)
@@ -163,6 +173,11 @@ def signalled() -> asyncio.Future[None]:
     """Done once SIGTERM or SIGINT arrives; the loop's own handling of Ctrl-C is replaced."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[None] = loop.create_future()
+
+    def arrive() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: arrived.done() or arrived.set_result(None))
+        loop.add_signal_handler(number, arrive)
     return arrived
