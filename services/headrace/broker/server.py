@@ -171,7 +171,7 @@ class BrokerService:
         self._registration = asyncio.create_task(self._keep_registered())
         await self._ready()
         for listener in self._listeners:
-            listener.accept()
+            listener.listen()
         self.housekeeping.start()
         self._serve_metrics()
         await self._rpc.set_serving(True)
@@ -328,8 +328,8 @@ class BrokerService:
             await self._rpc.stop(0.5)
         await self._channels.close()
         self._timer.close()
-        for listener in self._listeners:
-            listener.close()
+        if not clean:
+            await asyncio.gather(*(listener.stop(0) for listener in self._listeners))
         if clean:
             marks = self.housekeeping.high_watermarks()
             await asyncio.get_running_loop().run_in_executor(None, self.log_dirs.close, marks, self._epoch)
