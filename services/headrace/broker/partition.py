@@ -176,6 +176,11 @@ class Partition:
         follower.fetched(offset, self.log.log_end_offset, now)
         return self.advance()
 
+    def may_join(self, replica: int) -> bool:
+        """Whether a follower outside the in-sync set has come far enough to be wished into it."""
+        progress = self.progress
+        return progress is not None and progress.may_join(replica, self.high_watermark, self.epoch_start)
+
     def advance(self) -> bool:
         """Moves the high watermark as far as the in-sync replicas allow; True when it moved."""
         progress = self.progress

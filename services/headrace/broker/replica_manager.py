@@ -143,6 +143,8 @@ class ReplicaManager:
         self._image = image
         self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
         self._moved: dict[Partition, None] = {}
+        self.on_caught_up: Callable[[Partition, int], None] | None = None
+        """Told when a follower outside the in-sync set has come far enough to join it."""
 
     # --- which partitions there are
 
@@ -303,8 +305,11 @@ class ReplicaManager:
         return Fetched(key, None, info.ranges, info.size, partition.high_watermark, partition.log.log_start_offset)
 
     def _follower_fetched(self, partition: Partition, limits: FetchLimits, want: Wanted) -> None:
-        if partition.follower_fetched(limits.replica_id, want.offset, limits.broker_epoch, self._clock.monotonic()):
+        replica = limits.replica_id
+        if partition.follower_fetched(replica, want.offset, limits.broker_epoch, self._clock.monotonic()):
             self.wake(partition)
+        if partition.may_join(replica) and self.on_caught_up is not None:
+            self.on_caught_up(partition, replica)
 
     # --- waking those who wait
 
