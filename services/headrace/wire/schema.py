@@ -150,13 +150,11 @@ def reader_of(cls: type) -> Reader:
         for name, step in steps:
             values[name], position = step(buffer, position)
         if flexible:
-            count, after = p.read_uvarint(buffer, position)
-            if count:
-                for tag, start, after in p.read_tags(buffer, position):
-                    if tag in by_tag:
-                        name, step = by_tag[tag]
-                        values[name], _ = step(buffer[:after], start)
-            position = after
+            tags, position = p.read_tags(buffer, position)
+            for tag, start, end in tags:
+                if tag in by_tag:
+                    name, step = by_tag[tag]
+                    values[name], _ = step(buffer[:end], start)
         return cls(**values), position
 
     return read
