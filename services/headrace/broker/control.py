@@ -1,8 +1,8 @@
 """What the controller tells this broker: which partitions it holds, who leads them, and which to let go.
 
 Requests are taken one at a time and refused when they carry an older controller epoch, or mean an earlier registration
-of this broker. A full request is the whole truth: what lies on disk and is not in it belongs to topics that were deleted
-while this broker was away, and goes too.
+of this broker. A full request is the whole truth: what lies on disk and is not in it belongs to topics that were
+deleted while this broker was away, and goes too.
 """
 
 from __future__ import annotations

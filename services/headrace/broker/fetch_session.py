@@ -6,7 +6,6 @@ or repeated is noticed. Partitions that have nothing new are left out of answers
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,8 +18,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
 
-Key = tuple[str | uuid.UUID, int]
-"""Topic (by name, or by id from Fetch version 13 on) and partition."""
+Key = tuple[str | bytes, int]
+"""Topic (by name, or by the bytes of its id from Fetch version 13 on) and partition."""
 
 
 class Wanted(NamedTuple):

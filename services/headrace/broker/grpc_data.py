@@ -19,6 +19,7 @@ from headrace.broker.partition import CONSUMER
 from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
 from headrace.cluster.protos import node_to_proto
 from headrace.errors import ErrorCode, KafkaError
+from headrace.records.batch import batches
 from headrace.rpc.errors import error_message, response_header
 from headrace.v1 import broker_pb2 as pb
 from headrace.v1 import broker_pb2_grpc, common_pb2
@@ -213,11 +214,16 @@ class DataService(broker_pb2_grpc.BrokerServicer):
                 entry.error.CopyFrom(error_message(found.error))
             for replica in found.replicas:
                 key = common_pb2.TopicPartition(
-                    topic=replica.topic, topic_id=replica.topic_id.bytes, partition=replica.index
+                    topic=replica.topic, topic_id=replica.topic_id.bytes, partition=replica.partition
                 )
-                if not wanted or _key(key) in wanted or (replica.topic, replica.index) in wanted:
+                if not wanted or _key(key) in wanted or (replica.topic, replica.partition) in wanted:
                     entry.replicas.add(partition=key, size=replica.size, offset_lag=replica.offset_lag)
         return response
+
+    async def AlterReplicaLogDirs(
+        self, request: pb.AlterReplicaLogDirsRequest, context: Any
+    ) -> pb.AlterReplicaLogDirsResponse:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas cannot be moved between log directories yet")
 
     # --- what all of them need
 
@@ -241,6 +247,4 @@ def _wanted(request: pb.FetchRequest) -> dict[Key, Wanted]:
 
 def _next_offset(records: bytes) -> int:
     """The offset after the last batch of an answer."""
-    from headrace.records.batch import batches
-
     return batches(records)[-1].next_offset

@@ -13,7 +13,8 @@ from headrace.broker.isr import Progress
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.image import Partition as PartitionState
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log import AppendInfo, Log, ReadInfo
+from headrace.storage.log import Log
+from headrace.storage.results import AppendInfo, ReadInfo
 
 ANY_EPOCH = -1
 CONSUMER = -1

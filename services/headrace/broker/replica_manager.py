@@ -25,7 +25,7 @@ class Produced(NamedTuple):
     """What became of one partition's batches."""
 
     topic: str | bytes
-    index: int
+    partition: int
     error: KafkaError | None
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -66,9 +66,7 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_missing", "_reply", "_results")
 
-    def __init__(
-        self, results: list[Produced], missing: dict[int, tuple[Partition, int]], reply: ProduceReply
-    ) -> None:
+    def __init__(self, results: list[Produced], missing: dict[int, tuple[Partition, int]], reply: ProduceReply) -> None:
         super().__init__()
         self._results = results
         self._missing = missing

@@ -155,7 +155,10 @@ class BrokerService:
             self.settings.grpc.port,
             [
                 ("headrace.v1.Broker", lambda s: broker_pb2_grpc.add_BrokerServicer_to_server(data, s)),
-                ("headrace.v1.BrokerControl", lambda s: broker_pb2_grpc.add_BrokerControlServicer_to_server(control, s)),
+                (
+                    "headrace.v1.BrokerControl",
+                    lambda s: broker_pb2_grpc.add_BrokerControlServicer_to_server(control, s),
+                ),
             ],
             serving=False,
         )
@@ -175,9 +178,9 @@ class BrokerService:
 
     async def _ready(self) -> None:
         """Waits until the controller has told this broker what it holds, and it sees itself in the cluster."""
-        synced = asyncio.create_task(self.control.synced.wait())
+        synced: asyncio.Future[Any] = asyncio.ensure_future(self.control.synced.wait())
         try:
-            await asyncio.wait({synced, self._lost}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([synced, self._lost], return_when=asyncio.FIRST_COMPLETED)
             if self._lost.done():
                 await self._lost
             await self.follower.wait_for(lambda image: self.id in image.brokers, None)
@@ -215,6 +218,12 @@ class BrokerService:
             rack=self.settings["broker.rack"],
             attributes={"grpc_host": grpc.host} if grpc.host != kafka[0] else {},
         )
+
+    @property
+    def kafka_address(self) -> str:
+        """Where clients are told to connect."""
+        host, port = _advertised(self.settings.advertised_listeners[0], self.kafka)
+        return f"{host}:{port}"
 
     @property
     def grpc_port(self) -> int:
@@ -262,7 +271,7 @@ class BrokerService:
             return
         registry = CollectorRegistry()
         collector = Collector(self.stats, self.wire, self.replicas.partitions, self._gauges, self._purgatories)
-        registry.register(collector)  # type: ignore[arg-type]  # anything with collect() will do
+        registry.register(collector)
         self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
         self.metrics_port = self._metrics[0].server_port
 
@@ -314,7 +323,7 @@ class BrokerService:
             self._registration.cancel()
             with suppress(asyncio.CancelledError):
                 await self._registration
-        await self.follower.stop()
+        await self.follower.close()
         if self._rpc is not None:
             await self._rpc.stop(0.5)
         await self._channels.close()
@@ -355,5 +364,3 @@ def _advertised(wanted: ListenerAddress, bound: list[tuple[str, tuple[str, int]]
     """Where clients are told to connect: what was given, with the port that was bound where it says 0."""
     port = wanted.endpoint.port or dict(bound)[wanted.name][1]
     return wanted.endpoint.host or "127.0.0.1", port
-
-

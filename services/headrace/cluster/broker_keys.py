@@ -121,8 +121,16 @@ _PROCESS = (
     _list("etcd.endpoints", ("127.0.0.1:2379",), "The etcd members, host:port each."),
     _int("etcd.request.timeout.ms", 5_000, "How long one call to etcd may take."),
     _list("metadata.servers", ("127.0.0.1:9094",), "The metadata replicas to follow, host:port each."),
-    _int("metadata.history.max.deltas", 10_000, "Changes a metadata replica remembers for readers that come back."),
-    _int("metadata.watch.max.pending.deltas", 1_000, "Changes kept for a slow reader before it gets a snapshot."),
+    _int(
+        "metadata.history.max.changes",
+        100_000,
+        "Changes (a topic counts as its partitions) that a metadata replica remembers for readers that come back.",
+    ),
+    _int(
+        "metadata.watch.max.pending.changes",
+        10_000,
+        "Changes that wait for a slow reader of the metadata before it gets a snapshot instead.",
+    ),
     _text("log.dir", "headrace-data", "Directory of the logs when log.dirs is not given."),
     _list("log.dirs", (), "Directories of the logs; partitions are spread over them. Empty: log.dir."),
     _text("inter.broker.protocol.version", PROTOCOL_VERSION, "Level of Kafka's protocol.", PROTOCOL_VERSION),

@@ -69,9 +69,7 @@ class Model:
 
     @property
     def view(self) -> View:
-        stopping = {
-            b for b, e in self.stopping.items() if b in self.image.brokers and self.image.brokers[b].epoch == e
-        }
+        stopping = {b for b, e in self.stopping.items() if b in self.image.brokers and self.image.brokers[b].epoch == e}
         return View(self.image, self.incarnations, frozenset(stopping))
 
     def take(self, plan: Plan) -> Plan:
@@ -187,7 +185,13 @@ class Model:
         return self._errors(response.topics) or [f"tell {listed(tuple(sorted(touched)))} to let go of {name}"]
 
     def do_isr(
-        self, partition: str, members: str, by: str = "", leader_epoch: str = "", partition_epoch: str = "", epochs: str = ""
+        self,
+        partition: str,
+        members: str,
+        by: str = "",
+        leader_epoch: str = "",
+        partition_epoch: str = "",
+        epochs: str = "",
     ) -> list[str]:
         name, index = partition.rsplit("-", 1)
         _, response = self.alter_isr(
