@@ -91,7 +91,7 @@ class EtcdRegistry:
         request = etcdrpc.TxnRequest(
             compare=[_compare(condition) for condition in conditions], success=[_operation(c) for c in changes]
         )
-        answer = await self._write("txn", lambda endpoint: endpoint.kv.Txn, request)
+        answer = await self._call("txn", lambda endpoint: endpoint.kv.Txn, request)
         return TxnResult(answer.succeeded, answer.header.revision)
 
     @asynccontextmanager
@@ -106,7 +106,7 @@ class EtcdRegistry:
 
     async def session(self, ttl: float) -> LeaseSession:
         sent = self.clock.monotonic()
-        answer = await self._write(
+        answer = await self._call(
             "lease grant", lambda endpoint: endpoint.lease.LeaseGrant, etcdrpc.LeaseGrantRequest(TTL=ceil(ttl))
         )
         session = LeaseSession(self, self.clock, answer.ID, float(answer.TTL), sent, self._sessions.discard)
@@ -136,7 +136,7 @@ class EtcdRegistry:
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self._write(
+            await self._call(
                 "lease revoke", lambda endpoint: endpoint.lease.LeaseRevoke, etcdrpc.LeaseRevokeRequest(ID=lease)
             )
         except LeaseLost:
@@ -145,7 +145,7 @@ class EtcdRegistry:
     async def compact(self, revision: int) -> None:
         """Forgets the history up to `revision`. etcd does it by itself when it is set up to."""
         request = etcdrpc.CompactionRequest(revision=revision, physical=True)
-        await self._write("compact", lambda endpoint: endpoint.kv.Compact, request)
+        await self._call("compact", lambda endpoint: endpoint.kv.Compact, request)
 
     async def close(self) -> None:
         self._closed = True
@@ -222,13 +222,13 @@ class EtcdRegistry:
         last: RegistryUnavailable | None = None
         for _ in self._endpoints:
             try:
-                return await self._write("read", lambda endpoint: endpoint.kv.Range, request)
+                return await self._call("read", lambda endpoint: endpoint.kv.Range, request)
             except RegistryUnavailable as error:
                 last = error
         assert last is not None
         raise last
 
-    async def _write(self, what: str, method: Callable[[Endpoint], Callable[..., Awaitable[Any]]], request: Any) -> Any:
+    async def _call(self, what: str, method: Callable[[Endpoint], Callable[..., Awaitable[Any]]], request: Any) -> Any:
         sent = self.clock.monotonic()
         endpoint = await self.connected(self.request_timeout)
         remaining = self.request_timeout - (self.clock.monotonic() - sent)
