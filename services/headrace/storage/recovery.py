@@ -327,6 +327,7 @@ def recover_segment(files: Files, segment: Segment, meet: Callable[[Batch], None
     _keep_damage(files, segment, position, end)
     segment.size = position
     segment.log.truncate(position)
+    segment.log.sync()
     return end, True
 
 

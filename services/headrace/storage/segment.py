@@ -120,13 +120,9 @@ class Segment:
         self.times.seal()
 
     def sync(self) -> None:
-        """Make the log file durable. Safe from a worker thread."""
-        self.log.sync()
-
-    def sync_indexes(self) -> None:
-        """Make a sealed segment's indexes durable. Safe from a worker thread."""
-        self.offsets.file.sync()
-        self.times.file.sync()
+        """Make a sealed segment durable, indexes and all. Safe from a worker thread."""
+        for part in self.parts():
+            part.sync()
 
     def truncate_to(self, offset: int) -> None:
         """Cut the batch with `offset` and all after it."""
