@@ -221,6 +221,7 @@ class _Loader:
                 segment.rebuild_indexes()
                 if segment is not self.segments[-1]:
                     segment.seal()
+                    segment.sync()
 
     def _wrong_sizes(self, segment: Segment) -> str | None:
         index = self.names.get(file_name(segment.base_offset, INDEX))
