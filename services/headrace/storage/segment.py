@@ -191,6 +191,8 @@ class Segment:
         """Where the batch begins that holds `offset`, or the first one after it; the segment's size when none does."""
         entry_offset, position, bound = self.offsets.lookup_range(offset, self.size)
         begin, gap = position, bound - position
+        if gap < 0 or bound > self.size or position == self.size > 0:
+            raise CorruptMessage(f"{self.offsets.file.path}: the entries around {offset} are outside of the log")
         # Either the gap is small and read at once, or it is one batch, of which the header is enough.
         for batch in self.headers(position, gap if gap <= self.interval and entry_offset != offset else HEADER_SIZE):
             if batch.position == begin > 0 and batch.last_offset > entry_offset:

@@ -372,4 +372,3 @@ def test_an_index_that_leads_astray_is_made_anew_at_the_lookup() -> None:
     for offset in range(0, log.segments.active.base_offset):
         found = batches(log.read(offset, 1, upto=60).read())[0]
         assert found.base_offset == offset
-
