@@ -10,6 +10,7 @@ from __future__ import annotations
 from headrace.cluster.image import Partition
 from headrace.cluster.protos import partition_to_proto
 from headrace.controller import reassignment
+from headrace.controller.leaders import patient, settle
 from headrace.controller.plan import Plan, View, resolve_partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.rpc.errors import error_message
@@ -53,7 +54,7 @@ def alter(view: View, request: cpb.AlterPartitionRequest) -> tuple[Plan, cpb.Alt
             plan.partitions[topic.name, index] = wanted
             result.state.CopyFrom(partition_to_proto(index, wanted))
         if wanted.leader != request.broker_id:
-            news = f"the move is complete and broker {wanted.leader} leads now"
+            news = f"broker {wanted.leader} leads now"
             result.error.CopyFrom(error_message(KafkaError(ErrorCode.NEW_LEADER_ELECTED, news)))
     return plan, response
 
@@ -89,7 +90,9 @@ def _checked(view: View, broker: int, state: Partition, asked: cpb.AlterPartitio
             ErrorCode.INVALID_REQUEST, f"{len(isr)} replicas need as many epochs, not {len(asked.isr_epochs)}"
         )
     _check_eligible(view, broker, isr, tuple(asked.isr_epochs) or (UNKNOWN_EPOCH,) * len(isr))
-    return reassignment.with_isr(view, state, isr)
+    wanted = reassignment.with_isr(view, state, isr)
+    # A leader that wants to stop hands over as soon as somebody has caught up.
+    return settle(wanted, patient(view, wanted)) if broker in view.stopping else wanted
 
 
 def _check_eligible(view: View, leader: int, isr: tuple[int, ...], epochs: tuple[int, ...]) -> None:

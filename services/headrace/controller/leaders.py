@@ -108,14 +108,14 @@ def reconcile(view: View, unclean_allowed: UncleanAllowed) -> Plan:
         if not restarted and state.leader in state.isr and all(map(view.usable, state.isr)):
             continue
         settled = settle(
-            state, _patient(view, state), restarted=restarted, emptied=emptied, unclean=unclean_allowed(name)
+            state, patient(view, state), restarted=restarted, emptied=emptied, unclean=unclean_allowed(name)
         )
         if settled is not state:
             plan.partitions[name, index] = settled
     return plan
 
 
-def _patient(view: View, state: Partition) -> Callable[[int], bool]:
+def patient(view: View, state: Partition) -> Callable[[int], bool]:
     """A broker that wants to stop still counts for a partition that it leads and nobody else can."""
 
     def usable(broker: int) -> bool:
@@ -135,7 +135,7 @@ def shut_down(view: View, broker: int) -> tuple[Plan, list[PartitionId]]:
     for partition_id, state in view.partitions():
         if broker not in state.isr:
             continue
-        settled = settle(state, _patient(view, state))
+        settled = settle(state, patient(view, state))
         if settled is not state:
             plan.partitions[partition_id] = settled
         if settled.leader == broker:
