@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from headrace.broker.controller_client import HasImage
 from headrace.broker.fetcher import Fetcher, FetcherLimits
@@ -17,7 +18,7 @@ from headrace.broker.replica_manager import ReplicaManager
 from headrace.cluster.image import NO_LEADER
 from headrace.errors import KafkaError
 from headrace.ports import Clock
-from headrace.wire.client import WireClient
+from headrace.wire.client import Client
 from headrace.wire.fetch import HIGHEST
 from headrace.wire.fetch_client import parse_response, write_request
 from headrace.wire.protocol import ApiKey
@@ -65,6 +66,10 @@ class Replication:
 
     async def close(self) -> None:
         await asyncio.gather(*(loop.close() for loop in self._leaders.values()))
+
+    @property
+    def client_id(self) -> str:
+        return f"broker-{self._replicas.broker_id}-fetcher"
 
     @property
     def clock(self) -> Clock:
@@ -125,7 +130,10 @@ class LeaderLoop:
         if address is None:
             await self._pause(self._replication.backoff)
             return
-        client = await WireClient.connect(*address, timeout=self._replication.socket_timeout)
+        timeout = self._replication.socket_timeout
+        client = await Client.connect(
+            *address, client_id=self._replication.client_id, connect_timeout=timeout, request_timeout=timeout
+        )
         self._fetcher.reset_session()
         clock = self._replication.clock
         try:
@@ -143,12 +151,13 @@ class LeaderLoop:
         finally:
             client.close()
 
-    async def _ask(self, client: WireClient, body: bytes) -> memoryview | None:
+    async def _ask(self, client: Client, body: bytes) -> memoryview | None:
         """The answer; None when a partition was added meanwhile, and the connection is of no more use."""
-        answer = asyncio.ensure_future(client.send(ApiKey.FETCH, HIGHEST, body))
+        answer = client.send(ApiKey.FETCH, HIGHEST, [body])
         changed = asyncio.ensure_future(self._changed.wait())
+        waits: list[asyncio.Future[Any]] = [answer, changed]
         try:
-            await asyncio.wait([answer, changed], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return answer.result() if answer.done() else None
         finally:
             changed.cancel()

@@ -19,15 +19,17 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, log_config
-from headrace.broker.control import Followers, ReplicaControl
+from headrace.broker.control import ReplicaControl
 from headrace.broker.controller_client import ControllerClient
 from headrace.broker.fetch_session import Sessions
+from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
 from headrace.broker.grpc_data import DataService
 from headrace.broker.housekeeping import Housekeeping, Intervals
-from headrace.broker.partition import Partition
+from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.replication import Replication
 from headrace.broker.stats import Collector, IdleSelector, Stats
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import NO_LEADER, Image
@@ -54,14 +56,6 @@ log = logging.getLogger(__name__)
 CLIENT_ID = "broker-{}"
 SESSION_EVICTION_SECONDS = 120.0
 SHUTDOWN_CALL_SECONDS = 5.0
-
-
-class NoFollowers:
-    """Nobody copies anything: a partition whose leader is elsewhere stands still."""
-
-    def follow(self, partition: Partition) -> None: ...
-
-    def stop(self, partition: Partition) -> None: ...
 
 
 class BrokerService:
@@ -115,7 +109,14 @@ class BrokerService:
             random=self.random,
             on_offline=self._dir_failed,
         )
-        self.followers: Followers = NoFollowers()
+        self.followers = Replication(
+            self.replicas,
+            self.follower,
+            self.clock,
+            _fetcher_limits(settings),
+            lambda: self._epoch,
+            settings["replica.socket.timeout.ms"] / 1000,
+        )
         self.control = ReplicaControl(self.replicas, self.log_dirs, self.followers, self.clock, lambda: self._epoch)
         controller = ControllerClient(self.follower, self._channels, self.clock)
         self.broker = Broker(
@@ -131,6 +132,13 @@ class BrokerService:
             controller=controller,
             producer_ids=ProducerIds(self._allocate_producer_ids),
             authorizer=AllowAll(),
+        )
+        self.isr_keeper = IsrKeeper(
+            self.replicas,
+            controller,
+            self.clock,
+            settings["replica.lag.time.max.ms"] / 1000,
+            lambda: self._epoch,
         )
         self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
 
@@ -173,6 +181,7 @@ class BrokerService:
         for listener in self._listeners:
             listener.listen()
         self.housekeeping.start()
+        self.isr_keeper.start()
         self._serve_metrics()
         await self._rpc.set_serving(True)
 
@@ -300,6 +309,7 @@ class BrokerService:
             await self._rpc.set_serving(False)
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
         await self.housekeeping.stop()
+        await self.isr_keeper.stop()
         await self._abandon(clean=True)
 
     async def _hand_leaderships_away(self) -> None:
@@ -323,7 +333,8 @@ class BrokerService:
             self._registration.cancel()
             with suppress(asyncio.CancelledError):
                 await self._registration
-        await self.follower.close()
+        await self.followers.close()
+        await self.follower.stop()
         if self._rpc is not None:
             await self._rpc.stop(0.5)
         await self._channels.close()
@@ -344,6 +355,16 @@ def _intervals(settings: Settings) -> Intervals:
         checkpoints=settings["log.flush.offset.checkpoint.interval.ms"] / 1000,
         producers=settings["producer.id.expiration.check.interval.ms"] / 1000,
         producer_expiration_ms=settings["producer.id.expiration.ms"],
+    )
+
+
+def _fetcher_limits(settings: Settings) -> FetcherLimits:
+    return FetcherLimits(
+        max_wait_ms=settings["replica.fetch.wait.max.ms"],
+        min_bytes=settings["replica.fetch.min.bytes"],
+        max_bytes=settings["replica.fetch.response.max.bytes"],
+        partition_max_bytes=settings["replica.fetch.max.bytes"],
+        backoff=settings["replica.fetch.backoff.ms"] / 1000,
     )
 
 

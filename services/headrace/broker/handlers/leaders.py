@@ -6,7 +6,7 @@ import uuid
 
 from headrace.broker.broker import Broker
 from headrace.errors import ErrorCode, KafkaError
-from headrace.wire.produce import NodeEndpoint
+from headrace.wire.topics import NodeEndpoint
 
 NOBODY = (-1, -1)
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
