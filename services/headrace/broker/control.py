@@ -1,8 +1,8 @@
 """What the controller tells this broker: which partitions it holds, who leads them, and which to let go.
 
 Requests are taken one at a time and refused when they carry an older controller epoch, or mean an earlier registration
-of this broker. A full request is the whole truth: what lies on disk and is not in it belongs to topics that were deleted
-while this broker was away, and goes too.
+of this broker. A full request is the whole truth: what lies on disk and is not in it belongs to topics that were
+deleted while this broker was away, and goes too.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ReplicaControl:
             for done, (topic_id, index, leader_epoch, delete) in enumerate(stops):
                 if done % BREATH == BREATH - 1:
                     await asyncio.sleep(0)
-                partition = self._replicas.find(topic_id.bytes, index)
+                partition = self._replicas.find(topic_id, index)
                 if partition is None or (leader_epoch != DELETED_TOPIC and leader_epoch < partition.leader_epoch):
                     continue
                 try:
@@ -119,7 +119,7 @@ class ReplicaControl:
         broker_id = self._replicas.broker_id
         if broker_id not in state.replicas:
             return
-        partition = self._replicas.find(topic_id.bytes, index)
+        partition = self._replicas.find(topic_id, index)
         if partition is None:
             # Epoch 0 is a partition's first: a later one had its log somewhere, perhaps here on a disk that failed.
             partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0)

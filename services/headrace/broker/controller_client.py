@@ -31,6 +31,8 @@ class HasImage(Protocol):
     @property
     def image(self) -> Image: ...
 
+    async def wait_for(self, predicate: Callable[[Image], bool], timeout: float | None) -> Image: ...
+
 
 class ControllerClient:
     """The controller as a broker reaches it."""

@@ -7,6 +7,7 @@ is. A stream keeps a bounded number of requests under way and pushes back by not
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.broker.partition import CONSUMER
 from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
 from headrace.cluster.protos import node_to_proto
 from headrace.errors import ErrorCode, KafkaError
+from headrace.records.batch import batches
 from headrace.rpc.errors import error_message, response_header
 from headrace.v1 import broker_pb2 as pb
 from headrace.v1 import broker_pb2_grpc, common_pb2
@@ -30,9 +32,10 @@ ANONYMOUS = "User:ANONYMOUS"
 _ACKS = (0, 1, -1)
 
 
-def _key(partition: common_pb2.TopicPartition) -> tuple[str | bytes, int]:
+def _key(partition: common_pb2.TopicPartition) -> tuple[str | uuid.UUID, int]:
     """How the replica manager finds a partition: by id when there is one, else by name."""
-    return (partition.topic_id or partition.topic, partition.partition)
+    topic = uuid.UUID(bytes=partition.topic_id) if partition.topic_id else partition.topic
+    return topic, partition.partition
 
 
 class DataService(broker_pb2_grpc.BrokerServicer):
@@ -154,9 +157,7 @@ class DataService(broker_pb2_grpc.BrokerServicer):
             answer.error.CopyFrom(error_message(found.error))
             self._hint(answer.leader, found.error, partition)
         else:
-            replica = self._broker.replicas.find(*found.key)
-            if replica is not None:
-                self._broker.replicas.stats.topic(replica.topic).bytes_out += found.size
+            self._broker.count_read(found.key[0], found.size)
         return answer
 
     # --- questions about offsets
@@ -213,11 +214,16 @@ class DataService(broker_pb2_grpc.BrokerServicer):
                 entry.error.CopyFrom(error_message(found.error))
             for replica in found.replicas:
                 key = common_pb2.TopicPartition(
-                    topic=replica.topic, topic_id=replica.topic_id.bytes, partition=replica.index
+                    topic=replica.topic, topic_id=replica.topic_id.bytes, partition=replica.partition
                 )
-                if not wanted or _key(key) in wanted or (replica.topic, replica.index) in wanted:
+                if not wanted or _key(key) in wanted or (replica.topic, replica.partition) in wanted:
                     entry.replicas.add(partition=key, size=replica.size, offset_lag=replica.offset_lag)
         return response
+
+    async def AlterReplicaLogDirs(
+        self, request: pb.AlterReplicaLogDirsRequest, context: Any
+    ) -> pb.AlterReplicaLogDirsResponse:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas cannot be moved between log directories yet")
 
     # --- what all of them need
 
@@ -241,6 +247,4 @@ def _wanted(request: pb.FetchRequest) -> dict[Key, Wanted]:
 
 def _next_offset(records: bytes) -> int:
     """The offset after the last batch of an answer."""
-    from headrace.records.batch import batches
-
     return batches(records)[-1].next_offset

@@ -126,7 +126,7 @@ class Housekeeping:
         await self._each(lambda p: p.log.remove_deleted(now_ms))
 
     async def checkpoint_high_watermarks(self) -> None:
-        self._log_dirs.write_high_watermarks(self.high_watermarks())
+        self._log_dirs.write_checkpoints(self.high_watermarks())
 
     async def checkpoint(self) -> None:
         self._log_dirs.write_checkpoints()

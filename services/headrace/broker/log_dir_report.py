@@ -15,7 +15,7 @@ class ReplicaReport(NamedTuple):
 
     topic: str
     topic_id: uuid.UUID
-    index: int
+    partition: int
     size: int
     offset_lag: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import NamedTuple
 
 from headrace.broker.partition import EpochEnd
@@ -26,7 +27,7 @@ class OffsetFound(NamedTuple):
 
 def list_offset(
     replicas: ReplicaManager,
-    topic: str | bytes,
+    topic: str | uuid.UUID,
     index: int,
     timestamp: int,
     leader_epoch: int,
@@ -53,7 +54,7 @@ def list_offset(
 
 
 def epoch_end(
-    replicas: ReplicaManager, topic: str | bytes, index: int, current_leader_epoch: int, leader_epoch: int
+    replicas: ReplicaManager, topic: str | uuid.UUID, index: int, current_leader_epoch: int, leader_epoch: int
 ) -> EpochEnd:
     """Where `leader_epoch` ended in the leader's log."""
     partition = replicas.get(topic, index)
@@ -61,7 +62,7 @@ def epoch_end(
     return partition.epoch_end(leader_epoch)
 
 
-def delete_records(replicas: ReplicaManager, topic: str | bytes, index: int, offset: int) -> int:
+def delete_records(replicas: ReplicaManager, topic: str | uuid.UUID, index: int, offset: int) -> int:
     """Lets the log start at `offset` (-1: the high watermark); returns where it starts now."""
     partition = replicas.get(topic, index)
     partition.check_epoch(-1)

@@ -13,7 +13,8 @@ from headrace.broker.isr import Progress
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.image import Partition as PartitionState
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage.log import AppendInfo, Log, ReadInfo
+from headrace.storage.log import Log
+from headrace.storage.results import AppendInfo, ReadInfo
 
 ANY_EPOCH = -1
 CONSUMER = -1
@@ -174,6 +175,11 @@ class Partition:
         follower.broker_epoch = broker_epoch
         follower.fetched(offset, self.log.log_end_offset, now)
         return self.advance()
+
+    def may_join(self, replica: int) -> bool:
+        """Whether a follower outside the in-sync set has come far enough to be wished into it."""
+        progress = self.progress
+        return progress is not None and progress.may_join(replica, self.high_watermark, self.epoch_start)
 
     def advance(self) -> bool:
         """Moves the high watermark as far as the in-sync replicas allow; True when it moved."""

@@ -24,8 +24,8 @@ from headrace.timing.purgatory import DelayedOperation, Purgatory, PurgatoryFull
 class Produced(NamedTuple):
     """What became of one partition's batches."""
 
-    topic: str | bytes
-    index: int
+    topic: str | uuid.UUID
+    partition: int
     error: KafkaError | None
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -66,9 +66,7 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_missing", "_reply", "_results")
 
-    def __init__(
-        self, results: list[Produced], missing: dict[int, tuple[Partition, int]], reply: ProduceReply
-    ) -> None:
+    def __init__(self, results: list[Produced], missing: dict[int, tuple[Partition, int]], reply: ProduceReply) -> None:
         super().__init__()
         self._results = results
         self._missing = missing
@@ -143,26 +141,28 @@ class ReplicaManager:
         self._clock = clock
         self._call_soon = call_soon
         self._image = image
-        self._partitions: dict[tuple[str | bytes, int], Partition] = {}
+        self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
         self._moved: dict[Partition, None] = {}
+        self.on_caught_up: Callable[[Partition, int], None] | None = None
+        """Told when a follower outside the in-sync set has come far enough to join it."""
 
     # --- which partitions there are
 
     def add(self, partition: Partition) -> None:
         self._partitions[partition.topic, partition.index] = partition
-        self._partitions[partition.topic_id.bytes, partition.index] = partition
+        self._partitions[partition.topic_id, partition.index] = partition
 
     def remove(self, partition: Partition) -> None:
         """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
         self._partitions.pop((partition.topic, partition.index), None)
-        self._partitions.pop((partition.topic_id.bytes, partition.index), None)
+        self._partitions.pop((partition.topic_id, partition.index), None)
         partition.progress = None
         self.wake(partition)
 
-    def find(self, topic: str | bytes, index: int) -> Partition | None:
+    def find(self, topic: str | uuid.UUID, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
 
-    def get(self, topic: str | bytes, index: int) -> Partition:
+    def get(self, topic: str | uuid.UUID, index: int) -> Partition:
         """The partition, or the error that sends a client to where it is."""
         partition = self._partitions.get((topic, index))
         if partition is None:
@@ -172,16 +172,16 @@ class ReplicaManager:
     def partitions(self) -> list[Partition]:
         return [p for (topic, _), p in self._partitions.items() if type(topic) is str]
 
-    def _unknown(self, topic: str | bytes, index: int) -> KafkaError:
+    def _unknown(self, topic: str | uuid.UUID, index: int) -> KafkaError:
         image = self._image()
-        if isinstance(topic, bytes):
-            found = image.topic_by_id(uuid.UUID(bytes=topic))
+        if isinstance(topic, uuid.UUID):
+            found = image.topic_by_id(topic)
             if found is None:
-                return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid.UUID(bytes=topic)}")
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
         else:
             found = image.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic!r}-{index}")
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
         return KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{found.name}-{index} is not on broker {self.broker_id}: broker {found.partitions[index].leader} leads it",
@@ -191,7 +191,7 @@ class ReplicaManager:
 
     def produce(
         self,
-        batches: Iterable[tuple[str | bytes, int, memoryview]],
+        batches: Iterable[tuple[str | uuid.UUID, int, memoryview | None]],
         acks: int,
         timeout_ms: int,
         reply: ProduceReply,
@@ -205,6 +205,8 @@ class ReplicaManager:
             try:
                 if partition is None:
                     raise self._unknown(topic, index)
+                if records is None:
+                    raise KafkaError(ErrorCode.INVALID_RECORD, f"no records were sent for {partition!r}")
                 info = partition.append(records, acks, now_ms)
             except KafkaError as error:
                 results.append(Produced(topic, index, error))
@@ -303,8 +305,11 @@ class ReplicaManager:
         return Fetched(key, None, info.ranges, info.size, partition.high_watermark, partition.log.log_start_offset)
 
     def _follower_fetched(self, partition: Partition, limits: FetchLimits, want: Wanted) -> None:
-        if partition.follower_fetched(limits.replica_id, want.offset, limits.broker_epoch, self._clock.monotonic()):
+        replica = limits.replica_id
+        if partition.follower_fetched(replica, want.offset, limits.broker_epoch, self._clock.monotonic()):
             self.wake(partition)
+        if partition.may_join(replica) and self.on_caught_up is not None:
+            self.on_caught_up(partition, replica)
 
     # --- waking those who wait
 

@@ -42,6 +42,14 @@ class IdleSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.idle_seconds = 0.0
+        self._taken = (time.perf_counter(), 0.0)
+
+    def take_share(self) -> float:
+        """The idle share since this was asked last."""
+        now, idle = time.perf_counter(), self.idle_seconds
+        since, before = self._taken
+        self._taken = (now, idle)
+        return min(1.0, (idle - before) / (now - since)) if now > since else 1.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:

@@ -11,9 +11,9 @@ Only `Flush.run` may run on a worker thread, between `begin_flush` and `finish_f
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import Batch, batches, check, stamp, stamp_log_append_time, valid_crc
@@ -22,8 +22,10 @@ from headrace.records.record import check_deep
 from headrace.storage import timestamps
 from headrace.storage.config import LogConfig
 from headrace.storage.files import FileRange, Files
+from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
 from headrace.storage.producer_state import ProducerState
+from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo, StorageError
 from headrace.storage.retention import SegmentView, deletable
 from headrace.storage.segment import (
     CLEANED,
@@ -38,73 +40,8 @@ from headrace.storage.segments import Segments
 from headrace.storage.snapshots import Snapshots
 
 _REMEMBERED_POSITIONS = 64
-NO_TIME = -1
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
-
-
-class AppendInfo(NamedTuple):
-    """What an append did. Of a duplicate: where the batch was written the first time."""
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    """The broker's time, when `message.timestamp.type` is LogAppendTime; else -1."""
-    log_start_offset: int
-    duplicate: bool
-    records: int
-    size: int
-
-
-class ReadInfo(NamedTuple):
-    """Whole batches, as they lie in their files. Hold it until they are sent."""
-
-    ranges: list[FileRange]
-    size: int
-
-    def read(self) -> bytes:
-        return b"".join(part.read() for part in self.ranges)
-
-
-NOTHING = ReadInfo([], 0)
-
-
-class StorageError(KafkaError):
-    """The disk failed under a log; its log dir goes offline."""
-
-    def __init__(self, path: str, error: OSError) -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}: {error}")
-
-
-class Flush:
-    """A flush on its way: what to make durable, and up to which offset that is then."""
-
-    def __init__(
-        self,
-        files: Files,
-        folder: str | None,
-        segments: list[Segment],
-        active: Segment,
-        upto: int,
-        truncations: int,
-    ) -> None:
-        self._files = files
-        self._folder = folder
-        self._segments = segments
-        self._active = active
-        self.upto = upto
-        self.truncations = truncations
-
-    def run(self) -> None:
-        """Sync. May run on a worker thread; raises OSError. A segment deleted meanwhile is skipped."""
-        for segment in self._segments:
-            try:
-                segment.sync()
-                if segment is not self._active:
-                    segment.sync_indexes()
-            except FileNotFoundError:
-                continue
-        if self._folder is not None:
-            self._files.sync_dir(self._folder)
+_logger = logging.getLogger(__name__)
 
 
 class Log:
@@ -148,6 +85,8 @@ class Log:
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
         self._truncations = 0
+        self._sealed: list[Segment] = []
+        """Segments sealed since the last flush: their indexes are not durable, even where their records are."""
         self._doomed: list[tuple[int, list[Segment]]] = []
 
     @property
@@ -314,6 +253,7 @@ class Log:
             # that is about to be sealed it would skip, although what was written after the cut is not durable.
             self.on_checkpoint_stale()
         active.seal()
+        self._sealed.append(active)
         self.epochs.save()
         self.snapshots.take(self.producers, base_offset)
         if active.size:
@@ -355,6 +295,11 @@ class Log:
             return NOTHING
         try:
             return self._read(offset, max_bytes, upto, min_one_batch)
+        except CorruptMessage as error:
+            # Nine times of ten the index led astray, and the log is sound.
+            if not self._mend(offset, error):
+                raise
+            return self._read(offset, max_bytes, upto, min_one_batch)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -365,7 +310,7 @@ class Log:
             segment, position = recent
         else:
             segment = segments.floor(offset)
-            position = self.locate(segment, offset)
+            position = segment.locate(offset)
         ranges: list[FileRange] = []
         size = 0
         while True:
@@ -387,21 +332,20 @@ class Log:
         recent = self._recent.get(offset)
         if recent is not None and recent[0] is segment:
             return recent[1]
-        return self.locate(segment, offset)
+        return segment.locate(offset)
 
-    def locate(self, segment: Segment, offset: int) -> int:
-        """`Segment.locate`; an index that leads nowhere is made anew from the log, and asked once more."""
-        try:
-            return segment.locate(offset)
-        except CorruptMessage:
-            self.rebuild_indexes(segment)
-            return segment.locate(offset)
-
-    def rebuild_indexes(self, segment: Segment) -> None:
-        """Make a segment's indexes anew from the log's batch headers."""
-        segment.rebuild_indexes()
-        if segment is not self.segments.active:
-            segment.seal()
+    def _mend(self, offset: int, error: CorruptMessage) -> bool:
+        """Make the indexes of the segment that holds `offset` anew, unless that was done before."""
+        segment = self.segments.floor(offset)
+        if segment.mended:
+            return False
+        _logger.warning("%s; the indexes are made anew", error)
+        with _Guard(self):
+            segment.rebuild_indexes()
+            if segment is not self.segments.active:
+                segment.seal()
+                self._sealed.append(segment)
+        return True
 
     def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The first record at or after `timestamp`, if there is one."""
@@ -430,25 +374,30 @@ class Log:
             self.truncate_fully(offset)
             return True
         with _Guard(self):
-            self._lower_recovery_point(offset)
+            last = self.segments.floor(offset)
+            cut = next(last.headers(last.locate(offset)), None)
+            end = offset if cut is None else min(offset, max(cut.base_offset, last.base_offset))
+            start = min(self.log_start_offset, offset)
+            if end < start:
+                self.truncate_fully(start)
+                return True
+            self._lower_recovery_point(end)
             self._recent.clear()
-            # From the last to the first, so that a crash in between leaves a prefix of the log.
+            # From the last to the first, so that a crash in between leaves a prefix of the log; and for good, before
+            # other records are written under the same offsets.
             for segment in reversed(list(self.segments)):
-                if segment.base_offset > offset:
+                if segment.base_offset > last.base_offset:
                     self.segments.discard(segment)
                     segment.remove()
-            active = self.segments.active
-            position = self.locate(active, offset)
-            cut = next(active.headers(position), None)
-            end = offset if cut is None else min(offset, max(cut.base_offset, active.base_offset))
-            active.truncate_to(offset)
+            self.files.sync_dir(self.folder)
+            last.truncate_to(offset)
             self.log_end_offset = end
-            self.log_start_offset = min(self.log_start_offset, end)
+            self.log_start_offset = start
             self._names_changed = True
             self._created_ms = NO_TIME
             self.epochs.truncate_from(end)
             self.epochs.save()
-            self.producers = self.snapshots.restore(self.segments, self.log_start_offset, end)
+            self.producers = self.snapshots.restore(self.segments, self.segments.first.base_offset, end)
             return True
 
     def truncate_fully(self, start_offset: int) -> None:
@@ -546,7 +495,6 @@ class Log:
             for segment in new:
                 segment.seal()
                 segment.sync()
-                segment.sync_indexes()
             for segment in reversed(new):
                 segment.rename(CLEANED, SWAP)
             self.files.sync_dir(self.folder)
@@ -570,10 +518,15 @@ class Log:
         """What has to be synced for everything written so far to be durable. Then `run` it, then `finish_flush`."""
         with _Guard(self):
             self.epochs.save()
-            segments = [s for s in self.segments if self.segments.end_of(s, self.log_end_offset) > self.recovery_point]
+            end, active = self.log_end_offset, self.segments.active
+            unsynced = {s: None for s in self.segments if self.segments.end_of(s, end) > self.recovery_point}
+            unsynced.update(dict.fromkeys(self._sealed))
+            self._sealed.clear()
+            parts = [part for segment in unsynced if segment is not active for part in segment.parts()]
+            parts += [active.log, *self.snapshots.take_unsynced()]
             folder = self.folder if self._names_changed else None
             self._names_changed = False
-            return Flush(self.files, folder, segments, self.segments.active, self.log_end_offset, self._truncations)
+            return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
 
     def finish_flush(self, flush: Flush, now_ms: int = NO_TIME) -> None:
         """Move the recovery point, unless the log was truncated meanwhile: what came after the cut is not durable."""
@@ -613,7 +566,7 @@ class Log:
                 self.snapshots.take(self.producers, self.log_end_offset)
                 self._names_changed = True
                 self.flush()
-                self.segments.active.sync_indexes()
+                self.segments.active.sync()
         self.release()
 
     def release(self) -> None:

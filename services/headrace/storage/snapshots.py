@@ -7,7 +7,7 @@ import os
 
 from headrace.records.batch import NO_PRODUCER_ID
 from headrace.records.errors import CorruptMessage
-from headrace.storage.files import Files
+from headrace.storage.files import File, Files
 from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
 from headrace.storage.segment import SNAPSHOT, file_name
 from headrace.storage.segments import Segments
@@ -18,23 +18,30 @@ _logger = logging.getLogger(__name__)
 class Snapshots:
     """Which snapshots are there. One is kept for each segment's base offset, and the newest."""
 
-    __slots__ = ("_files", "_folder", "offsets")
+    __slots__ = ("_files", "_folder", "_unsynced", "offsets")
 
     def __init__(self, files: Files, folder: str, offsets: set[int]) -> None:
         self._files = files
         self._folder = folder
         self.offsets = offsets
+        self._unsynced: list[File] = []
 
     def _path(self, offset: int) -> str:
         return os.path.join(self._folder, file_name(offset, SNAPSHOT))
 
     def take(self, state: ProducerState, offset: int) -> None:
-        """Write the state of the log up to `offset`. A torn one is recognised by its checksum, so it is not synced."""
+        """Write the state of the log up to `offset`; the next flush makes it durable."""
         file = self._files.open(self._path(offset))
         file.truncate(0)
         file.append(state.encode())
         file.close()
         self.offsets.add(offset)
+        self._unsynced.append(file)
+
+    def take_unsynced(self) -> list[File]:
+        """The files a flush has to make durable."""
+        files, self._unsynced = self._unsynced, []
+        return files
 
     def remove(self, offset: int) -> None:
         if offset in self.offsets:

@@ -1,1 +1,1 @@
-"""One module for each Kafka API that a broker serves, named by its key. COMPATIBILITY.md is made from their docstrings."""
+"""One module for each Kafka API that a broker serves, named by its key. Their docstrings make COMPATIBILITY.md."""

@@ -1,7 +1,7 @@
 """FindCoordinator: the process that owns a consumer group.
 
-Versions 0 to 6. Groups (key type 0) are answered from the ownership of the offsets topic; COORDINATOR_NOT_AVAILABLE while
-nobody owns the group's partition. Transactions (1) and share groups (2) are not served: UNSUPPORTED_VERSION.
+Versions 0 to 6. Groups (key type 0) are answered from the ownership of the offsets topic; COORDINATOR_NOT_AVAILABLE
+while nobody owns the group's partition. Transactions (1) and share groups (2) are not served: UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CreateTopics: forwarded to the active controller.
 
-Versions 2 to 7. The answer comes when every partition has a leader that knows it, or the timeout is over. From version 5
-on it carries the new topic's settings (KIP-525).
+Versions 2 to 7. The answer comes when every partition has a leader that knows it, or the timeout is over. From version
+5 on it carries the new topic's settings (KIP-525).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from headrace.broker.broker import Broker, refused
 from headrace.broker.handlers.forwarding import GRACE_SECONDS, refusal, seconds_of
 from headrace.cluster.configs import Entry
-from headrace.errors import ErrorCode, KafkaError
+from headrace.errors import KafkaError
 from headrace.rpc import request_header
 from headrace.v1 import controller_pb2 as pb
 from headrace.wire.api import Context, handles
@@ -48,7 +48,7 @@ def _new_topic(topic: Any) -> pb.CreateTopicsRequest.NewTopic:
 
 
 def _result(broker: Broker, topic: pb.TopicResult) -> dict[str, Any]:
-    failed = topic.error.code != ErrorCode.NONE
+    failed = bool(topic.error.code)
     return {
         "name": topic.name,
         "topic_id": uuid.UUID(bytes=topic.topic_id) if topic.topic_id else None,

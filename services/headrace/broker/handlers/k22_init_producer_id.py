@@ -1,7 +1,7 @@
 """InitProducerId: an id and epoch for an idempotent producer.
 
-Versions 0 to 5. A producer without a transactional id gets a new id each time it asks, as in Kafka. Transactions are not
-served: UNSUPPORTED_VERSION.
+Versions 0 to 5. A producer without a transactional id gets a new id each time it asks, as in Kafka. Transactions are
+not served: UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations

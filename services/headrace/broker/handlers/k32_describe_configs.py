@@ -52,7 +52,9 @@ def _entries(broker: Broker, resource: Any) -> list[Entry]:
         case ConfigResourceType.CONFIG_RESOURCE_BROKER if name == str(broker.id):
             found = describe_broker(broker.own_settings())
         case ConfigResourceType.CONFIG_RESOURCE_BROKER:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is broker {broker.id}: ask broker {name} for its settings")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker.id}: ask broker {name} for its settings"
+            )
         case other:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {other} has no settings here")
     return [entry for entry in found if known is None or entry.name in known]
@@ -65,7 +67,9 @@ def _config(entry: Entry, synonyms: bool, documented: bool) -> dict[str, Any]:
         "read_only": entry.read_only,
         "config_source": entry.source,
         "is_sensitive": False,
-        "synonyms": [{"name": s.name, "value": s.value, "source": s.source} for s in entry.synonyms] if synonyms else [],
+        "synonyms": [{"name": s.name, "value": s.value, "source": s.source} for s in entry.synonyms]
+        if synonyms
+        else [],
         "config_type": TYPES[entry.key.kind],
         "documentation": entry.key.doc if documented else None,
     }

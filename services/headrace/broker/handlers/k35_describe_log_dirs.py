@@ -27,10 +27,10 @@ def describe_log_dirs(broker: Broker, context: Context, request: Any) -> dict[st
 def _log_dir(report: LogDirReport, wanted: set[tuple[str, int]] | None) -> dict[str, Any]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for replica in report.replicas:
-        if wanted is None or (replica.topic, replica.index) in wanted:
+        if wanted is None or (replica.topic, replica.partition) in wanted:
             topics.setdefault(replica.topic, []).append(
                 {
-                    "partition_index": replica.index,
+                    "partition_index": replica.partition,
                     "partition_size": replica.size,
                     "offset_lag": replica.offset_lag,
                     "is_future_key": False,
