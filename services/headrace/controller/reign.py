@@ -8,6 +8,7 @@ one reconciliation that looks at everything, so it does not matter how many even
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -30,9 +31,6 @@ from headrace.registry.ownership import first
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = 60.0
-"""Seconds until a setting that switches rebalancing on is noticed."""
-
 T = TypeVar("T")
 S = TypeVar("S", Snapshot, Changes)
 Decision = Callable[[View], tuple[Plan, T]]
@@ -54,12 +52,13 @@ class ReignLimits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the settings in force say, asked anew for each decision because they can change."""
+    """What the settings say about leaders."""
 
     unclean_allowed: Callable[[Image, str], bool]
-    rebalance_interval: Callable[[Image], float | None]
-    """Seconds between looks at how leaders are spread; None: never."""
-    imbalance_percentage: Callable[[Image], int]
+    """Asked anew for each decision, because it can change."""
+    rebalance_interval: float | None = None
+    """Seconds between looks at how leaders are spread; None: nobody looks."""
+    imbalance_percentage: int = 10
 
 
 class Reign:
@@ -305,7 +304,8 @@ class Reign:
             await self._news.wait()
 
     def _reconcile(self, view: View) -> tuple[Plan, None]:
-        plan = leaders.reconcile(view, lambda topic: self._policy.unclean_allowed(view.image, topic))
+        allowed = functools.cache(functools.partial(self._policy.unclean_allowed, view.image))
+        plan = leaders.reconcile(view, allowed)
         if plan.partitions:
             log.info("%d partitions change because of the brokers that came or went", len(plan.partitions))
         return plan, None
@@ -317,15 +317,13 @@ class Reign:
 
     async def _rebalance(self) -> None:
         await self._taken_over.wait()
+        if self._policy.rebalance_interval is None:
+            await self._leadership.lost()
+            return
         while True:
-            interval = self._policy.rebalance_interval(self._picture.image)
-            await self._clock.sleep(interval or _LOOK_AGAIN)
-            if interval is None:
-                continue
+            await self._clock.sleep(self._policy.rebalance_interval)
             try:
-                await self.change(
-                    lambda view: (leaders.rebalance(view, self._policy.imbalance_percentage(view.image)), None)
-                )
+                await self.change(lambda view: (leaders.rebalance(view, self._policy.imbalance_percentage), None))
             except KafkaError as refused:
                 log.warning("leaders were not given back to the preferred replicas: %s", refused)
 

@@ -32,8 +32,8 @@ class TopicRules:
     num_partitions: int = 1
     replication_factor: int = 1
     deletion_enabled: bool = True
-    check_configs: Callable[[Mapping[str, str]], None] = lambda _: None
-    """Raises INVALID_CONFIG for settings that a topic cannot have."""
+    overrides: Callable[[Mapping[str, str]], dict[str, str]] = dict
+    """A new topic's settings as they are kept; raises INVALID_CONFIG for those that a topic cannot have."""
 
 
 def create(
@@ -48,12 +48,13 @@ def create(
             if asked.name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {asked.name} is in the request twice")
             topic = _new_topic(view, asked, rules, random)
+            overrides = rules.overrides(asked.configs)
         except KafkaError as refused:
             result.error.CopyFrom(error_message(refused))
             continue
         step = Plan(topics={topic.name: topic})
-        if asked.configs:
-            step.topic_configs[topic.name] = dict(asked.configs)
+        if overrides:
+            step.topic_configs[topic.name] = overrides
         view = replace(view, image=step.over(view.image))
         plan.topics |= step.topics
         plan.topic_configs |= step.topic_configs
@@ -68,7 +69,6 @@ def _new_topic(view: View, asked: cpb.CreateTopicsRequest.NewTopic, rules: Topic
     if name in view.image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
     check_new_name(name, view.image.topics)
-    rules.check_configs(asked.configs)
     if asked.assignments:
         assigned = _manual(view, asked)
     else:
