@@ -21,8 +21,6 @@ from headrace.registry.keys import Keys
 log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF, _MAX_BACKOFF = 0.1, 2.0
-_KNOWN_FOR = 1.0
-"""Seconds for which a standby believes what it read about the active controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,6 @@ class Controller:
         self._keys = Keys(settings["cluster.id"])
         self._ttl = settings["broker.session.timeout.ms"] / 1000
         self._reign: Reign | None = None
-        self._active_one = ""
-        self._active_one_until = 0.0
 
     @property
     def active(self) -> bool:
@@ -130,12 +126,8 @@ class Controller:
         )
 
     async def _ask_for_active_one(self) -> str:
-        now = self._clock.monotonic()
-        if now >= self._active_one_until:
-            self._active_one_until = now + _KNOWN_FOR
-            try:
-                held = await self._registry.get(self._keys.controller)
-            except RegistryUnavailable:
-                held = None
-            self._active_one = Candidate.from_bytes(held.value).address if held else ""
-        return self._active_one
+        try:
+            held = await self._registry.get(self._keys.controller)
+        except RegistryUnavailable:
+            return ""
+        return Candidate.from_bytes(held.value).address if held else ""

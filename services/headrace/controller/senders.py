@@ -218,6 +218,11 @@ class Senders:
         self._senders: dict[int, Sender] = {}
 
     @property
+    def brokers(self) -> set[int]:
+        """Those that are being told."""
+        return set(self._senders)
+
+    @property
     def settled(self) -> bool:
         """Whether every broker has confirmed all it was told."""
         return all(sender.settled for sender in self._senders.values())
