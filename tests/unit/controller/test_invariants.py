@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from controller_model import UNCLEAN, Model
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.controller.model import UNCLEAN, Model
 
 from headrace.cluster.image import NO_LEADER, Partition
 from headrace.errors import ErrorCode

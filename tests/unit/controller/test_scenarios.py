@@ -1,11 +1,11 @@
-"""Plays the text scenarios: commands, then `----`, then what they must say. See controller_model.py for the commands."""
+"""Plays the text scenarios: commands, then `----`, then what they must say. See model.py for the commands."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from controller_model import Model
+from tests.unit.controller.model import Model
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
