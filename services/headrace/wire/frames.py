@@ -176,9 +176,9 @@ class FrameReader:
         if have < 0:
             return None
         size: int = _SIZE.unpack_from(self._view, position)[0]
-        if not 8 <= size <= self._max_size:
+        if not 4 <= size <= self._max_size:
             raise MalformedRequest(
-                f"a frame of {size} bytes: between 8 and socket.request.max.bytes={self._max_size} are allowed"
+                f"a frame of {size} bytes: between 4 and socket.request.max.bytes={self._max_size} are allowed"
             )
         position += 4
         self._last_size = size
