@@ -88,15 +88,7 @@ async def controller(settings: Settings, idle: IdleSelector) -> AsyncIterator[Ru
 @asynccontextmanager
 async def metadata(settings: Settings, idle: IdleSelector) -> AsyncIterator[Running]:
     async with _registry(settings) as registry:
-        config = metadata_server.MetadataConfig(
-            cluster=settings["cluster.id"],
-            replica_id=str(settings.node_id),
-            listen=settings.grpc,
-            advertised_host=settings.advertised_grpc.host,
-            session_ttl=settings["broker.session.timeout.ms"] / 1000,
-            history_limit=settings["metadata.history.max.deltas"],
-            pending_limit=settings["metadata.watch.max.pending.deltas"],
-        )
+        config = metadata_server.MetadataConfig.of(settings, str(settings.node_id))
         service = await metadata_server.start(registry, config)
         lost = asyncio.ensure_future(service.failed())
         try:
