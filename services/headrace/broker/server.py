@@ -30,7 +30,7 @@ from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.replication import Replication
-from headrace.broker.stats import Collector, IdleSelector, Stats
+from headrace.broker.stats import Collector, Stats
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
@@ -44,6 +44,7 @@ from headrace.rpc.image_follower import ImageFollower
 from headrace.storage.files import OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs
 from headrace.timing.driver import TimerDriver
+from headrace.timing.idle import IdleSelector
 from headrace.timing.purgatory import Purgatory
 from headrace.v1 import broker_pb2_grpc
 from headrace.v1 import controller_pb2 as controller_pb

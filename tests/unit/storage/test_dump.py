@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from compaction_logs import append, end_transaction
+from tests.unit.storage.compaction_logs import append, end_transaction
 
 from headrace.records.batch import read_header
 from headrace.records.record import ControlType, Record, build
