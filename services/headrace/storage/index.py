@@ -99,6 +99,7 @@ class SparseIndex:
 
 _ENTRY = struct.Struct(">ii")
 _OFFSET = struct.Struct(">i")
+_pack = _ENTRY.pack
 
 
 class OffsetIndex(SparseIndex):
@@ -110,7 +111,8 @@ class OffsetIndex(SparseIndex):
         super().__init__(file, base_offset, max_bytes, _ENTRY, fresh=fresh)
 
     def append(self, offset: int, position: int) -> None:
-        self.grow().extend(_ENTRY.pack(offset - self.base_offset, position))
+        tail = self.grow() if self._tail is None else self._tail
+        tail += _pack(offset - self.base_offset, position)
 
     def entry(self, number: int) -> tuple[int, int]:
         """(offset, position) of entry `number`; negative counts from the end."""

@@ -54,9 +54,10 @@ class Segment:
         "_first_timestamp",
         "_largest",
         "base_offset",
+        "full",
         "interval",
-        "mended",
         "log",
+        "mended",
         "offsets",
         "size",
         "times",
@@ -77,6 +78,8 @@ class Segment:
         self._bytes_since_index = 0 if fresh else -1
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset) if fresh else None
         self._first_timestamp: int | None = None
+        self.full = False
+        """Whether an index has no room left: time for a new segment."""
         self.mended = False
         """Whether the indexes were made anew since the log was opened: doing it twice would not help."""
 
@@ -94,20 +97,21 @@ class Segment:
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Index a batch that was written at `position`."""
         largest = self._largest or self.largest()
-        if max_timestamp > largest.timestamp:
+        if max_timestamp > largest[0]:
             self._largest = largest = TimestampOffset(max_timestamp, last_offset)
         since = self._bytes_since_index
-        if since < 0:
+        if position == 0:
+            self._first_timestamp = max_timestamp
+            since = 0
+        elif since < 0:
             since = position - self.offsets.last()[1]
         if since + size > self.interval and position:
-            self.offsets.append(last_offset, position)
-            self.times.maybe_append(largest.timestamp, largest.offset)
+            offsets, times = self.offsets, self.times
+            offsets.append(last_offset, position)
+            times.maybe_append(largest[0], largest[1])
+            self.full = offsets.full or times.full
             since = 0
         self._bytes_since_index = since + size
-
-    @property
-    def full_index(self) -> bool:
-        return self.offsets.full or self.times.full
 
     def save_indexes(self) -> None:
         """Write the indexes out, with the segment's largest timestamp as the last entry of the time index."""
@@ -136,6 +140,7 @@ class Segment:
             self.log.truncate(position)
             self.size = position
         self._bytes_since_index = position - self.offsets.last()[1]
+        self.full = False
         self._largest = None
         last = self.times.last()
         for batch in self.headers(self.offsets.lookup(max(last.offset, self.base_offset))[1]):
@@ -160,6 +165,7 @@ class Segment:
         self._bytes_since_index = 0
         self._largest = TimestampOffset(-1, self.base_offset)
         self._first_timestamp = None
+        self.full = False
 
     # -- reading -------------------------------------------------------------------------------------------------
 

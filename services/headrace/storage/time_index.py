@@ -36,7 +36,7 @@ class TimeIndex(SparseIndex):
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
         """Add an entry if `timestamp` is above the last one's."""
-        tail = self.grow()
+        tail = self.grow() if self._tail is None else self._tail
         if timestamp > (_TIMESTAMP.unpack_from(tail, len(tail) - 12)[0] if tail else -1):
             tail += _ENTRY.pack(timestamp, offset - self.base_offset)
 
