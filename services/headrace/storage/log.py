@@ -206,7 +206,8 @@ class Log:
                 start = 0
             segment.append(buf)
             recent = self._recent
-            for batch, offset in zip(found, bases, strict=True):
+            for number, batch in enumerate(found):
+                offset = bases[number]
                 position = start + batch.position
                 segment.note(position, batch.size, offset + batch.last_offset_delta, batch.max_timestamp)
                 recent[offset] = (segment, position)
