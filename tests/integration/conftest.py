@@ -10,7 +10,8 @@ from pathlib import Path
 import cluster as clusters
 import pytest
 from cluster import Cluster, wait_until
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka_clients import MAX_BYTES
 from proxy import CuttingProxy
 
@@ -85,7 +86,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 
 def create_topic(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> str:
-    """Create a topic and return its name when every partition has a leader."""
+    """Create a topic and return its name when every partition has a leader that serves it."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
 
@@ -93,7 +94,12 @@ def create_topic(admin: AdminClient, name: str, partitions: int = 1, **config: s
         found = admin.list_topics(name, 10).topics[name]
         return len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
 
+    def served() -> bool:
+        asked = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+        return all(future.exception(30) is None for future in admin.list_offsets(asked).values())
+
     wait_until(led, f"leaders of {partitions} partitions of {name}")
+    wait_until(served, f"offsets of {partitions} partitions of {name}")
     return name
 
 
