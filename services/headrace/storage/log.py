@@ -11,6 +11,7 @@ Only `Flush.run` may run on a worker thread, between `begin_flush` and `finish_f
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 
@@ -40,6 +41,7 @@ from headrace.storage.snapshots import Snapshots
 
 _REMEMBERED_POSITIONS = 64
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
+_logger = logging.getLogger(__name__)
 
 
 class Log:
@@ -293,6 +295,11 @@ class Log:
             return NOTHING
         try:
             return self._read(offset, max_bytes, upto, min_one_batch)
+        except CorruptMessage as error:
+            # Nine times of ten the index led astray, and the log is sound.
+            if not self._mend(offset, error):
+                raise
+            return self._read(offset, max_bytes, upto, min_one_batch)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -303,7 +310,7 @@ class Log:
             segment, position = recent
         else:
             segment = segments.floor(offset)
-            position = self.locate(segment, offset)
+            position = segment.locate(offset)
         ranges: list[FileRange] = []
         size = 0
         while True:
@@ -325,21 +332,20 @@ class Log:
         recent = self._recent.get(offset)
         if recent is not None and recent[0] is segment:
             return recent[1]
-        return self.locate(segment, offset)
+        return segment.locate(offset)
 
-    def locate(self, segment: Segment, offset: int) -> int:
-        """`Segment.locate`; an index that leads nowhere is made anew from the log, and asked once more."""
-        try:
-            return segment.locate(offset)
-        except CorruptMessage:
-            self.rebuild_indexes(segment)
-            return segment.locate(offset)
-
-    def rebuild_indexes(self, segment: Segment) -> None:
-        """Make a segment's indexes anew from the log's batch headers."""
-        segment.rebuild_indexes()
-        if segment is not self.segments.active:
-            segment.seal()
+    def _mend(self, offset: int, error: CorruptMessage) -> bool:
+        """Make the indexes of the segment that holds `offset` anew, unless that was done before."""
+        segment = self.segments.floor(offset)
+        if segment.mended:
+            return False
+        _logger.warning("%s; the indexes are made anew", error)
+        with _Guard(self):
+            segment.rebuild_indexes()
+            if segment is not self.segments.active:
+                segment.seal()
+                self._sealed.append(segment)
+        return True
 
     def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The first record at or after `timestamp`, if there is one."""
@@ -369,7 +375,7 @@ class Log:
             return True
         with _Guard(self):
             last = self.segments.floor(offset)
-            cut = next(last.headers(self.locate(last, offset)), None)
+            cut = next(last.headers(last.locate(offset)), None)
             end = offset if cut is None else min(offset, max(cut.base_offset, last.base_offset))
             start = min(self.log_start_offset, offset)
             if end < start:

@@ -55,6 +55,7 @@ class Segment:
         "_largest",
         "base_offset",
         "interval",
+        "mended",
         "log",
         "offsets",
         "size",
@@ -76,6 +77,8 @@ class Segment:
         self._bytes_since_index = 0 if fresh else -1
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset) if fresh else None
         self._first_timestamp: int | None = None
+        self.mended = False
+        """Whether the indexes were made anew since the log was opened: doing it twice would not help."""
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -143,6 +146,7 @@ class Segment:
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the batch headers, up to the first one that is none."""
         self.reset()
+        self.mended = True
         try:
             for batch in self.headers():
                 self.note(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
@@ -160,9 +164,13 @@ class Segment:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def headers(self, position: int = 0, chunk: int = _WALK_BYTES) -> Iterator[Batch]:
-        """The batch headers from `position` (a batch's beginning) on, with their positions in the file."""
+        """The batch headers from `position` (a batch's beginning) on, with their positions in the file.
+
+        `chunk` bytes are read first; a smaller one than the default grows again from a single header on.
+        """
         size = self.size
         chunk = max(chunk, HEADER_SIZE)
+        grown = chunk if chunk >= _WALK_BYTES else 0
         while position < size:
             data = self.log.pread(min(chunk, size - position), position)
             at = 0
@@ -176,15 +184,19 @@ class Segment:
             if at == 0:
                 raise CorruptMessage(f"{self.log.path}: there is no batch at {position}")
             position += at
+            chunk = min(max(grown * 2, HEADER_SIZE), _WALK_BYTES)
+            grown = chunk
 
     def locate(self, offset: int) -> int:
         """Where the batch begins that holds `offset`, or the first one after it; the segment's size when none does."""
         entry_offset, position, bound = self.offsets.lookup_range(offset, self.size)
-        if entry_offset == offset and position:
-            return position
-        gap = bound - position
+        begin, gap = position, bound - position
+        if gap < 0 or bound > self.size or position == self.size > 0:
+            raise CorruptMessage(f"{self.offsets.file.path}: the entries around {offset} are outside of the log")
         # Either the gap is small and read at once, or it is one batch, of which the header is enough.
-        for batch in self.headers(position, gap if gap <= self.interval else HEADER_SIZE):
+        for batch in self.headers(position, gap if gap <= self.interval and entry_offset != offset else HEADER_SIZE):
+            if batch.position == begin > 0 and batch.last_offset > entry_offset:
+                raise CorruptMessage(f"{self.offsets.file.path}: {entry_offset} is not at {begin}")
             if batch.last_offset >= offset:
                 return batch.position
             if batch.position + batch.size >= bound:
@@ -233,8 +245,8 @@ class Segment:
             return None
         below = self.times.lookup(timestamp)
         _, position, bound = self.offsets.lookup_range(max(below.offset, from_offset), self.size)
-        chunk = min(bound - position, self.interval) or self.interval
-        for batch in self.headers(position, max(chunk, HEADER_SIZE)):
+        gap = bound - position
+        for batch in self.headers(position, gap if gap <= self.interval else HEADER_SIZE):
             if batch.max_timestamp >= timestamp and batch.last_offset >= from_offset:
                 return batch
         return None

@@ -183,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
     def delete_records(self, ahead: int) -> None:
         self.start = min(self.end, self.start + ahead)
         assert self.log.delete_records_before(self.start) == self.start
-        self.forgotten = self.start
+        self.forgotten = max(self.forgotten, self.start)
 
     @rule()
     def retain(self) -> None:
@@ -193,7 +193,8 @@ class LogMachine(RuleBasedStateMachine):
         for written in self.written:
             if self.start <= written.last < start:
                 assert written.timestamp < limit
-        self.start = self.forgotten = start
+        self.start = start
+        self.forgotten = max(self.forgotten, start)
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
