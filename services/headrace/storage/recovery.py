@@ -127,6 +127,8 @@ class _Loader:
             Segment(files, folder, base, limits, size=names[file_name(base, LOG)]) for base in _offsets_of(names, LOG)
         ]
         self.snapshots = Snapshots(files, folder, set(_offsets_of(names, SNAPSHOT)))
+        self.unsynced: list[Segment] = []
+        """Sealed after the last flush perhaps: its records are durable, its indexes may not be."""
         self.epochs_damaged = False
         self.epochs = self._load_epochs()
 
@@ -175,7 +177,7 @@ class _Loader:
     ) -> Log:
         found = Segments(segments)
         self.snapshots.remove_stray(found)
-        return Log(
+        log = Log(
             self.files,
             self.folder,
             self.config,
@@ -188,6 +190,8 @@ class _Loader:
             recovery_point=recovery_point,
             roll_jitter=jitter,
         )
+        log.sync_with_next_flush(self.unsynced)
+        return log
 
     def _remove_orphans(self) -> None:
         """Remove indexes whose log is gone: a deletion was cut short."""
@@ -248,6 +252,7 @@ class _Loader:
         if self.epochs_damaged:
             first = 0
         trusted = self.segments[:first]
+        self.unsynced = trusted[-1:]
         self._mend_indexes(trusted, deep=True)
         begin = self.segments[first].base_offset
         state = self.snapshots.restore(Segments(self.segments), self.segments[0].base_offset, begin)

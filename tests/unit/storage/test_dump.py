@@ -59,7 +59,8 @@ def test_a_batch_and_its_records(files: MemoryFiles) -> None:
     header = (
         "baseOffset: 7 lastOffset: 8 count: 2 baseSequence: 3 lastSequence: 4 producerId: 5 producerEpoch: 1"
         " partitionLeaderEpoch: 1 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty"
-        f" position: 0 CreateTime: 2001 size: {len(buf)} magic: 2 compresscodec: gzip crc: {read_header(buf).crc} isvalid: true"
+        f" position: 0 CreateTime: 2001 size: {len(buf)} magic: 2 compresscodec: gzip crc: {read_header(buf).crc}"
+        " isvalid: true"
     )
     assert texts(files, path) == ["Log starting offset: 7", header]
     first = "| offset: 7 CreateTime: 2000 keySize: -1 valueSize: 2 sequence: 3 headerKeys: [h,eé]"
@@ -137,6 +138,8 @@ def test_an_offset_index(files: MemoryFiles) -> None:
     at = len(first)
     path = put(files, f"{STEM}.index", pack(">iiii", 5, at, 8, at + len(second)) + bytes(16))
     assert texts(files, path) == [f"offset: 5 position: {at}", f"offset: 8 position: {at + len(second)}"]
+    put(files, path, b"")
+    assert texts(files, path) == [f"{path} is empty."]
     put(files, path, pack(">iiii", 4, at, 8, 9999))
     assert faults(files, path) == [
         f"Mismatches in :{path}",
