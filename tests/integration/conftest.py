@@ -9,11 +9,11 @@ from pathlib import Path
 
 import cluster as clusters
 import pytest
-from cluster import Cluster, wait_until
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from kafka_clients import MAX_BYTES
-from proxy import CuttingProxy
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.kafka_clients import MAX_BYTES
+from tests.integration.proxy import CuttingProxy
 
 TopicFactory = Callable[..., str]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from kafka_clients import (
+from tests.integration.kafka_clients import (
     CODECS,
     AioKafka,
     Client,
