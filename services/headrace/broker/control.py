@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from headrace.broker.partition import Partition
@@ -70,7 +70,7 @@ class ReplicaControl:
             self._check(controller_epoch, broker_epoch)
             wanted = list(assignments)
             if full:
-                await self._delete_strays({(topic_id, index) for _, topic_id, index, _ in wanted})
+                await self._delete_strays({(topic, index): topic_id for topic, topic_id, index, _ in wanted})
             failures: list[Failure] = []
             for done, (topic, topic_id, index, state) in enumerate(wanted):
                 if done % BREATH == BREATH - 1:
@@ -122,7 +122,7 @@ class ReplicaControl:
         partition = self._replicas.find(topic_id, index)
         if partition is None:
             # Epoch 0 is a partition's first: a later one had its log somewhere, perhaps here on a disk that failed.
-            partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0)
+            partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0 or broker_id in state.adding)
         if state.leader == broker_id:
             self._followers.stop(partition)
             partition.lead(state, self._clock.monotonic())
@@ -154,9 +154,12 @@ class ReplicaControl:
         else:
             self._log_dirs.delete(topic, index, self._clock.time_ms())
 
-    async def _delete_strays(self, wanted: set[tuple[uuid.UUID, int]]) -> None:
+    async def _delete_strays(self, wanted: Mapping[tuple[str, int], uuid.UUID]) -> None:
+        # A log that has lost its id in a power cut belongs to whoever has its name.
         topic_ids = self._log_dirs.topic_ids
-        strays = [key for key in self._log_dirs.logs if (topic_ids.get(key), key[1]) not in wanted]
+        strays = [
+            key for key in self._log_dirs.logs if key not in wanted or topic_ids.get(key, wanted[key]) != wanted[key]
+        ]
         for done, (topic, index) in enumerate(strays):
             if done % BREATH == BREATH - 1:
                 await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from headrace.records.errors import CorruptMessage, WrongChecksum
 from headrace.records.record import check_deep
 from headrace.storage import timestamps
 from headrace.storage.config import MAX_LONG, LogConfig
-from headrace.storage.files import FileRange, Files
+from headrace.storage.files import File, FileRange, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
 from headrace.storage.producer_state import ProducerState
@@ -85,6 +85,7 @@ class Log:
         """See `_next_roll`; 0 when it has to be computed."""
         self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
+        self._newborn: tuple[File, ...] = ()
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
         self._truncations = 0
@@ -517,6 +518,13 @@ class Log:
             self.files.sync_dir(self.folder)
             self._doomed.append((now_ms + self.config.file_delete_delay_ms, replaced))
 
+    def begins_with(self, *files: File) -> None:
+        """The log is new: the first flush makes these files and the folder's own name durable, too.
+
+        Nobody counts on the records of a log before its first flush, so making one costs no sync.
+        """
+        self._newborn = files
+
     # -- flush, close --------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Flush:
@@ -528,10 +536,13 @@ class Log:
             unsynced.update(dict.fromkeys(self._sealed))
             self._sealed.clear()
             parts = [part for segment in unsynced if segment is not active for part in segment.parts()]
-            parts += [active.log, *self.snapshots.take_unsynced()]
-            folder = self.folder if self._names_changed else None
+            parts += [active.log, *self.snapshots.take_unsynced(), *self._newborn]
+            folders = [self.folder] if self._names_changed else []
+            if self._newborn:
+                folders.append(os.path.dirname(self.folder))
             self._names_changed = False
-            return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
+            self._newborn = ()
+            return Flush(self.files, folders, parts, self.log_end_offset, self._truncations)
 
     def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
         """Have sealed segments synced although they lie below the recovery point."""

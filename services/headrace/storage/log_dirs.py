@@ -199,6 +199,8 @@ class LogDirs:
         log = self.get(topic, partition)
         if log is not None:
             self._check_topic_id(key, topic_id)
+            if topic_id is not None and key not in self.topic_ids:
+                self._adopt(key, log, topic_id)
             return log
         if not is_new and any(not log_dir.online for log_dir in self.dirs):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} may lie in a log dir that is offline")
@@ -208,8 +210,7 @@ class LogDirs:
             log = open_log(self.files, folder, self._config_of(topic), Known(), self._random.random())
             if topic_id is not None:
                 path = os.path.join(folder, partition_metadata.FILE_NAME)
-                partition_metadata.write_topic_id(self.files, path, topic_id)
-            self.files.sync_dir(log_dir.path)
+                log.begins_with(partition_metadata.write_topic_id(self.files, path, topic_id))
         except OSError as error:
             self.fail(log_dir, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
@@ -224,6 +225,16 @@ class LogDirs:
                 f"{key[0]}-{key[1]} holds topic {partition_metadata.encode_uuid(known)},"
                 f" not {partition_metadata.encode_uuid(topic_id)}",
             )
+
+    def _adopt(self, key: TopicPartition, log: Log, topic_id: uuid.UUID) -> None:
+        """A log whose id was lost in a power cut belongs to the topic that has its name now."""
+        path = os.path.join(log.folder, partition_metadata.FILE_NAME)
+        try:
+            log.begins_with(partition_metadata.write_topic_id(self.files, path, topic_id))
+        except OSError as error:
+            self.fail(self._dir_of[key], error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.folder}: {error}") from error
+        self.topic_ids[key] = topic_id
 
     def _emptiest(self) -> LogDir:
         online = [log_dir for log_dir in self.dirs if log_dir.online]
