@@ -133,7 +133,7 @@ def recovery_speed(folder: str, scale: float) -> Row:
         opened.release()
         return opened.size / took / 1e6
 
-    pairs = [(read_and_crc(), recover()) for _ in range(3)]
+    pairs = [(read_and_crc(), recover()) for _ in range(5)]
     shutil.rmtree(path)
     raw, recovered = max(r for r, _ in pairs), max(r for _, r in pairs)
     ratio = recovered / raw

@@ -93,7 +93,8 @@ def test_bad_input_is_named_and_nothing_is_written(name: str) -> None:
     log = make_log(
         max_message_bytes=4096,
         segment_bytes=10_000,
-        **{"message_timestamp_before_max_ms": 10_000, "message_timestamp_after_max_ms": 10_000},
+        message_timestamp_before_max_ms=10_000,
+        message_timestamp_after_max_ms=10_000,
     )
     log.append_as_leader(idempotent(0, 5, epoch=3), 0, NOW)
     files = log.files
@@ -369,6 +370,6 @@ def test_an_index_that_leads_astray_is_made_anew_at_the_lookup() -> None:
         entries[at + 3] ^= 0x15
     index.truncate(0)
     index.append(entries)
-    for offset in range(0, log.segments.active.base_offset):
+    for offset in range(log.segments.active.base_offset):
         found = batches(log.read(offset, 1, upto=60).read())[0]
         assert found.base_offset == offset
