@@ -42,6 +42,7 @@ from headrace.storage.snapshots import Snapshots
 _REMEMBERED_POSITIONS = 64
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _logger = logging.getLogger(__name__)
+_new_tuple = tuple.__new__
 
 
 class Log:
@@ -115,7 +116,21 @@ class Log:
         `from_client=False` is for the broker's own batches (transaction markers), which clients may not write.
         """
         config = self.config
-        found = self._validated(buf, now_ms) if from_client else _intact(buf)
+        if not from_client:
+            found = _intact(buf)
+        elif config.log_append_time:
+            found = check(buf, max_message_bytes=config.max_message_bytes)
+        else:
+            found = check(
+                buf,
+                max_message_bytes=config.max_message_bytes,
+                now_ms=now_ms,
+                before_max_ms=config.timestamp_before_max_ms,
+                after_max_ms=config.timestamp_after_max_ms,
+            )
+        if config.compact and from_client:
+            for batch in found:
+                check_deep(buf, batch, key_required=True)
         if len(buf) > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -145,7 +160,10 @@ class Log:
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first)
         append_time = now_ms if config.log_append_time else NO_TIME
-        return AppendInfo(first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        # One call instead of the two of AppendInfo(...): this is the hot path.
+        return _new_tuple(
+            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        )
 
     def append_as_follower(self, buf: memoryview, now_ms: int = NO_TIME) -> AppendInfo:
         """Write what the leader sent: whole batches that carry their offsets, from the log's end on.
@@ -169,23 +187,6 @@ class Log:
         first = found[0].base_offset
         count = sum(batch.count for batch in found)
         return AppendInfo(first, expected - 1, NO_TIME, self.log_start_offset, False, count, len(buf))
-
-    def _validated(self, buf: memoryview, now_ms: int) -> list[Batch]:
-        config = self.config
-        if config.log_append_time:
-            found = check(buf, max_message_bytes=config.max_message_bytes)
-        else:
-            found = check(
-                buf,
-                max_message_bytes=config.max_message_bytes,
-                now_ms=now_ms,
-                before_max_ms=config.timestamp_before_max_ms,
-                after_max_ms=config.timestamp_after_max_ms,
-            )
-        if config.compact:
-            for batch in found:
-                check_deep(buf, batch, key_required=True)
-        return found
 
     def _write(self, buf: memoryview, found: list[Batch], bases: list[int], end_offset: int, now_ms: int) -> None:
         """Write batches that begin at the offsets `bases`, and remember all there is to remember of them."""
