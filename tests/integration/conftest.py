@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cluster as clusters
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from tests.integration import cluster as clusters
 from tests.integration.cluster import Cluster, wait_until
 from tests.integration.kafka_clients import MAX_BYTES
 from tests.integration.proxy import CuttingProxy

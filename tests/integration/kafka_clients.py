@@ -441,13 +441,13 @@ class Java(Program):
 
     def missing(self) -> str:
         try:
-            from java import kafka_jars
+            from tests.integration.java import kafka_jars
         except ImportError:
             return "no Java here"
         return "" if kafka_jars() else "Kafka's jars are missing"
 
     def command(self) -> list[str]:
-        from java import kafka_jars
+        from tests.integration.java import kafka_jars
 
         return [*JVM, "-cp", str(kafka_jars()), str(PROGRAMS / "java" / "Assigned.java")]
 

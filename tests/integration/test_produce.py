@@ -11,10 +11,10 @@ import kafka
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
-from conftest import create_topic
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from tests.integration.cluster import Cluster, wait_until
+from tests.integration.conftest import create_topic
 from tests.integration.kafka_clients import Confluent, Want, confluent_producer
 from tests.integration.proxy import CuttingProxy
 from tests.integration.raw import (

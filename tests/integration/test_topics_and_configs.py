@@ -20,10 +20,10 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from conftest import create_topic
 from kafka import KafkaAdminClient
 from kio.index import load_request_schema
 from tests.integration.cluster import Cluster, wait_until
+from tests.integration.conftest import create_topic
 from tests.integration.kafka_clients import Confluent, Rec, Send, Want, confluent_producer
 from tests.integration.raw import METADATA, Wire
 
