@@ -61,6 +61,10 @@ class File(Protocol):
 
     def pread(self, length: int, position: int) -> bytes: ...
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` as far as the file goes; how many bytes that were."""
+        ...
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
@@ -178,6 +182,11 @@ class OsFile:
         handle = self._handle or self._open()
         self.used = True
         return os.pread(handle.fd, length, position)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        handle = self._handle or self._open()
+        self.used = True
+        return os.preadv(handle.fd, [buffer], position)
 
     def size(self) -> int:
         return os.stat(self.path).st_size

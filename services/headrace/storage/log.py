@@ -20,7 +20,7 @@ from headrace.records.batch import Batch, batches, check, stamp, stamp_log_appen
 from headrace.records.errors import CorruptMessage, WrongChecksum
 from headrace.records.record import check_deep
 from headrace.storage import timestamps
-from headrace.storage.config import LogConfig
+from headrace.storage.config import MAX_LONG, LogConfig
 from headrace.storage.files import FileRange, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
@@ -42,6 +42,7 @@ from headrace.storage.snapshots import Snapshots
 _REMEMBERED_POSITIONS = 64
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _logger = logging.getLogger(__name__)
+_new_tuple = tuple.__new__
 
 
 class Log:
@@ -81,6 +82,9 @@ class Log:
         self._roll_jitter = roll_jitter
         """Which part of `segment.jitter.ms` this log takes, from 0 to 1."""
         self._created_ms = NO_TIME
+        self._roll_at = 0
+        """See `_next_roll`; 0 when it has to be computed."""
+        self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
@@ -112,7 +116,21 @@ class Log:
         `from_client=False` is for the broker's own batches (transaction markers), which clients may not write.
         """
         config = self.config
-        found = self._validated(buf, now_ms) if from_client else _intact(buf)
+        if not from_client:
+            found = _intact(buf)
+        elif config.log_append_time:
+            found = check(buf, max_message_bytes=config.max_message_bytes)
+        else:
+            found = check(
+                buf,
+                max_message_bytes=config.max_message_bytes,
+                now_ms=now_ms,
+                before_max_ms=config.timestamp_before_max_ms,
+                after_max_ms=config.timestamp_after_max_ms,
+            )
+        if config.compact and from_client:
+            for batch in found:
+                check_deep(buf, batch, key_required=True)
         if len(buf) > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -133,16 +151,19 @@ class Log:
         if config.log_append_time:
             found = [stamp_log_append_time(buf, batch, now_ms) for batch in found]
         first = offset = self.log_end_offset
-        placed = []
+        bases = []
         for batch in found:
             stamp(buf, batch.position, offset, leader_epoch)
-            placed.append((offset, batch))
+            bases.append(offset)
             offset += batch.last_offset_delta + 1
-        self._write(buf, placed, offset, now_ms)
+        self._write(buf, found, bases, offset, now_ms)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first)
         append_time = now_ms if config.log_append_time else NO_TIME
-        return AppendInfo(first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        # One call instead of the two of AppendInfo(...): this is the hot path.
+        return _new_tuple(
+            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        )
 
     def append_as_follower(self, buf: memoryview, now_ms: int = NO_TIME) -> AppendInfo:
         """Write what the leader sent: whole batches that carry their offsets, from the log's end on.
@@ -159,7 +180,7 @@ class Log:
                     " truncate to where the leader's log agrees, then fetch again",
                 )
             expected = batch.next_offset
-        self._write(buf, [(batch.base_offset, batch) for batch in found], expected, now_ms)
+        self._write(buf, found, [batch.base_offset for batch in found], expected, now_ms)
         for batch in found:
             if batch.leader_epoch > self.epochs.latest:
                 self.epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -167,74 +188,57 @@ class Log:
         count = sum(batch.count for batch in found)
         return AppendInfo(first, expected - 1, NO_TIME, self.log_start_offset, False, count, len(buf))
 
-    def _validated(self, buf: memoryview, now_ms: int) -> list[Batch]:
-        config = self.config
-        if config.log_append_time:
-            found = check(buf, max_message_bytes=config.max_message_bytes)
-        else:
-            found = check(
-                buf,
-                max_message_bytes=config.max_message_bytes,
-                now_ms=now_ms,
-                before_max_ms=config.timestamp_before_max_ms,
-                after_max_ms=config.timestamp_after_max_ms,
-            )
-        if config.compact:
-            for batch in found:
-                check_deep(buf, batch, key_required=True)
-        return found
-
-    def _write(self, buf: memoryview, placed: list[tuple[int, Batch]], end_offset: int, now_ms: int) -> None:
-        """Write batches whose offsets are settled, and remember all there is to remember of them."""
+    def _write(self, buf: memoryview, found: list[Batch], bases: list[int], end_offset: int, now_ms: int) -> None:
+        """Write batches that begin at the offsets `bases`, and remember all there is to remember of them."""
         if self.failure is not None:
             raise self.failure
+        segment = self.segments.active
+        start = segment.size
         try:
-            segment = self.segments.active
-            if segment.size and self._roll_needed(segment, len(buf), end_offset, placed[-1][1].max_timestamp, now_ms):
-                segment = self._roll(max(self.log_end_offset, placed[0][0]))
-            elif not segment.size:
+            if not start:
                 self._created_ms = now_ms
-            start = segment.size
+            elif (
+                start + len(buf) > self._roll_bytes
+                or found[-1].max_timestamp > (self._roll_at or self._next_roll())
+                or segment.full
+                or end_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):
+                segment = self._roll(max(self.log_end_offset, bases[0]))
+                start = 0
             segment.append(buf)
             recent = self._recent
-            for offset, batch in placed:
+            for number, batch in enumerate(found):
+                offset = bases[number]
                 position = start + batch.position
                 segment.note(position, batch.size, offset + batch.last_offset_delta, batch.max_timestamp)
+                recent[offset] = (segment, position)
                 if batch.producer_id >= 0:
                     self.producers.update(batch, offset)
-                recent[offset] = (segment, position)
-            while len(recent) > _REMEMBERED_POSITIONS:
-                del recent[next(iter(recent))]
+            if len(recent) > 2 * _REMEMBERED_POSITIONS:
+                for old in list(recent)[:-_REMEMBERED_POSITIONS]:
+                    del recent[old]
             self.log_end_offset = end_offset
         except OSError as error:
             raise self._failed(error) from error
 
     # -- roll ----------------------------------------------------------------------------------------------------
 
-    def _roll_needed(self, segment: Segment, size: int, end_offset: int, timestamp: int, now_ms: int) -> bool:
-        config = self.config
-        if (
-            segment.size + size > config.segment_bytes
-            or segment.size + size > MAX_POSITION
-            or end_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            or segment.full_index
-        ):
-            return True
-        return self._too_old(segment, timestamp, now_ms)
+    def _next_roll(self) -> int:
+        """The largest timestamp that still goes into the active segment: `segment.ms` after that of its first batch."""
+        first = self.segments.active.first_timestamp()
+        self._roll_at = first + self._segment_ms() if first >= 0 else MAX_LONG
+        return self._roll_at
 
-    def _too_old(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
-        """Whether `segment.ms` has passed since the segment's first record, by the records' time if they carry one."""
-        limit = self.config.segment_ms - int(self.config.segment_jitter_ms * self._roll_jitter)
-        first = segment.first_timestamp()
-        if first >= 0 and timestamp >= 0:
-            return timestamp - first > limit
-        return self._created_ms >= 0 and now_ms >= 0 and now_ms - self._created_ms > limit
+    def _segment_ms(self) -> int:
+        return self.config.segment_ms - int(self.config.segment_jitter_ms * self._roll_jitter)
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Begin a new segment if the active one has reached `segment.ms` by the clock; for logs without traffic."""
         with _Guard(self):
             active = self.segments.active
-            if not active.size or not self._too_old(active, now_ms, now_ms):
+            begin = active.first_timestamp() if active.size else NO_TIME
+            begin = self._created_ms if begin < 0 else begin
+            if not active.size or begin < 0 or now_ms - begin <= self._segment_ms():
                 return False
             self._roll(self.log_end_offset)
             return True
@@ -268,6 +272,7 @@ class Log:
         segment = Segment(self.files, self.folder, base_offset, self.limits, size=None)
         segment.log.truncate(0)
         self._names_changed = True
+        self._roll_at = 0
         self.segments.add(segment)
         return segment
 
@@ -395,6 +400,7 @@ class Log:
             self.log_start_offset = start
             self._names_changed = True
             self._created_ms = NO_TIME
+            self._roll_at = 0
             self.epochs.truncate_from(end)
             self.epochs.save()
             self.producers = self.snapshots.restore(self.segments, self.segments.first.base_offset, end)
@@ -528,6 +534,10 @@ class Log:
             self._names_changed = False
             return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
 
+    def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
+        """Have sealed segments synced although they lie below the recovery point."""
+        self._sealed.extend(segments)
+
     def finish_flush(self, flush: Flush, now_ms: int = NO_TIME) -> None:
         """Move the recovery point, unless the log was truncated meanwhile: what came after the cut is not durable."""
         self.flushed_ms = now_ms
@@ -557,6 +567,8 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """Take new settings; index settings hold for new segments."""
         self.config = config
+        self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
+        self._roll_at = 0
 
     def close(self) -> None:
         """Write out all that a clean start reads instead of the log, make it durable and let go of the files."""
