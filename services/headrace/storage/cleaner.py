@@ -196,7 +196,7 @@ class _Output:
         segment = self.segments[-1]
         position = segment.size + len(self._pending)
         too_far = batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        if position and (position + len(data) > self._max_bytes or too_far or segment.full_index):
+        if position and (position + len(data) > self._max_bytes or too_far or segment.full):
             self.flush()
             self._begin(batch.base_offset)
             position = 0
