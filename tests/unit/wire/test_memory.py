@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import struct
+from dataclasses import replace
 
 from conftest import frame, until
 
@@ -124,3 +125,26 @@ async def test_garbage_for_seconds_and_a_good_client_goes_on(live, caplog) -> No
     assert one.listener.memory.used == 0
     assert resident_bytes() - before < 8 << 20
     assert one.listener.metrics.connections_dropped > 50
+
+
+async def test_a_buffer_is_used_again_only_when_nobody_refers_to_it(live) -> None:
+    one = await live()
+    kept: list[memoryview] = []
+
+    def keeping(context, body: memoryview) -> bytes:
+        kept.append(body)
+        return b"ok"
+
+    table = one.listener.api.table
+    table[0] = replace(table[0], call=keeping)
+    client = await one.client()
+    bodies = [bytes([number]) * 100_000 for number in range(8)]
+    for body in bodies:
+        await client.send(0, 3, [body])
+    assert kept == bodies, "a frame that a handler kept was overwritten"
+    buffers = {id(each.obj) for each in kept}
+    assert len(buffers) == 8
+    kept.clear()
+    for body in bodies:
+        await client.send(0, 3, [body])
+        assert id(kept.pop().obj) in buffers
