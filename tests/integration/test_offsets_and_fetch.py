@@ -8,11 +8,29 @@ from collections.abc import Callable
 
 import kafka
 import pytest
-from cluster import wait_until
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, TopicPartition
-from kafka_clients import Confluent, Rec, Send, Want, confluent_consumer, confluent_producer, kafka_python_consumer
 from kio.schema.errors import ErrorCode
-from raw import Wire, body, decode, fetch, fetch_request, framed, produce, produce_request, record_batch
+from tests.integration.cluster import wait_until
+from tests.integration.kafka_clients import (
+    Confluent,
+    Rec,
+    Send,
+    Want,
+    confluent_consumer,
+    confluent_producer,
+    kafka_python_consumer,
+)
+from tests.integration.raw import (
+    Wire,
+    body,
+    decode,
+    fetch,
+    fetch_request,
+    framed,
+    produce,
+    produce_request,
+    record_batch,
+)
 
 TIMES = [int(time.time()) * 1000 - 60_000 + 1000 * number for number in range(20)]
 

@@ -9,15 +9,14 @@ from collections.abc import Callable
 import aiokafka
 import kafka
 import pytest
-from cluster import Cluster, wait_until
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
-from conftest import create_topic
-from kafka_clients import Confluent, Want, confluent_producer
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
-from proxy import CuttingProxy
-from raw import (
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.kafka_clients import Confluent, Want, confluent_producer
+from tests.integration.proxy import CuttingProxy
+from tests.integration.raw import (
     INIT_PRODUCER_ID,
     Closed,
     Wire,
@@ -30,6 +29,7 @@ from raw import (
     record_batch,
     seconds,
 )
+from tests.integration.topics import create_topic
 
 
 def values(bootstrap: str, topic: str, count: int) -> list[bytes | None]:

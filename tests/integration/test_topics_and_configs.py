@@ -10,7 +10,6 @@ from typing import Any
 import kafka
 import kafka.errors
 import pytest
-from cluster import Cluster, wait_until
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -21,11 +20,12 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from conftest import create_topic
 from kafka import KafkaAdminClient
-from kafka_clients import Confluent, Rec, Send, Want, confluent_producer
 from kio.index import load_request_schema
-from raw import METADATA, Wire
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.kafka_clients import Confluent, Rec, Send, Want, confluent_producer
+from tests.integration.raw import METADATA, Wire
+from tests.integration.topics import create_topic
 
 
 def error_of(future: Any) -> int:
