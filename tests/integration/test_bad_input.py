@@ -40,7 +40,8 @@ from tests.integration.raw import (
 
 SEED = 20
 GROWTH = 64 << 20
-NAMES = {"topic", "name", "topic_name", "resource_name"}
+# What a server says to another server (registrations, elections, markers) would be obeyed when it is well formed.
+BETWEEN_SERVERS = {4, 5, 6, 7, 27, *range(52, 60), 62, 63, 64, 67, 70, 73, *range(80, 88)}
 
 
 class Neighbour:
@@ -242,17 +243,19 @@ def requests(bootstrap: str) -> Iterator[bytes]:
     with Wire(bootstrap) as wire:
         known = api_versions(wire)
     for key, (oldest, newest) in sorted(known.items()):
+        if key in BETWEEN_SERVERS:
+            continue
         for version in {oldest, newest}:
             try:
                 kind = load_request_schema(key, version)
             except Exception:
                 # Produce 0 to 2 are named for librdkafka's sake alone: nobody can build them any more
-                assert key == 0 or key > 87, (key, version)
+                assert key in (0, *range(88, 200)), (key, version)
                 continue
             yield body(sample(kind, rng))
 
 
-def test_truncated_requests_of_every_api_end_the_connection(bootstrap: str) -> None:
+def test_truncated_requests_of_every_api_are_refused_or_end_the_connection(bootstrap: str) -> None:
     rng = random.Random(SEED)
     tried = 0
     for whole in requests(bootstrap):
@@ -289,7 +292,7 @@ def test_damaged_requests_of_every_api_disturb_nobody(bootstrap: str) -> None:
 def test_lengths_inside_a_request_that_promise_gigabytes(bootstrap: str) -> None:
     """Array and string lengths of 2^31-1 in old and new encoding: refused before anything is set aside for them."""
     old = struct.pack(">hhih", METADATA, 4, 1, -1) + struct.pack(">i", 0x7FFFFFFF) + b"\x00\x01a" * 10
-    new = struct.pack(">hhih", METADATA, 12, 1, -1) + b"\x00" + b"\xff\xff\xff\xff\x0f" + b"\x00" * 40
+    new = struct.pack(">hhih", METADATA, 12, 1, -1) + b"\x00" + b"\xff\xff\xff\xff\x07" + b"\x00" * 40
     string = struct.pack(">hhih", METADATA, 12, 1, -1) + b"\x00\x02" + b"\x00" * 16 + b"\xff\xff\xff\xff\x07" + b"a" * 9
     for frame in (old, new, string):
         for _ in range(20):
