@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from tests.integration.cluster import Cluster, wait_until
-from tests.integration.conftest import create_topic
 from tests.integration.kafka_clients import Confluent, Want, confluent_producer
 from tests.integration.proxy import CuttingProxy
 from tests.integration.raw import (
@@ -30,6 +29,7 @@ from tests.integration.raw import (
     record_batch,
     seconds,
 )
+from tests.integration.topics import create_topic
 
 
 def values(bootstrap: str, topic: str, count: int) -> list[bytes | None]:

@@ -23,9 +23,9 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 from kio.index import load_request_schema
 from tests.integration.cluster import Cluster, wait_until
-from tests.integration.conftest import create_topic
 from tests.integration.kafka_clients import Confluent, Rec, Send, Want, confluent_producer
 from tests.integration.raw import METADATA, Wire
+from tests.integration.topics import create_topic
 
 
 def error_of(future: Any) -> int:
