@@ -1,6 +1,6 @@
-"""Compaction while the broker serves: one log at a time, in short steps, with the loop free most of the time in between.
+"""Compaction while the broker serves: one log at a time, in short steps, the loop free most of the time in between.
 
-A step reads some tens of kilobytes and is Python work, so a thread would only take turns with the loop at worse moments.
+A step reads some tens of kilobytes and is Python work: a thread would only take turns with the loop at worse moments.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import Batch, batches, check, stamp, stamp_log_append_time, valid_crc
 from headrace.records.errors import CorruptMessage, WrongChecksum
-from headrace.records.record import check_deep
+from headrace.records.record import check_deep, in_codec
 from headrace.storage import timestamps
 from headrace.storage.config import MAX_LONG, LogConfig
 from headrace.storage.files import FileRange, Files
@@ -148,6 +148,9 @@ class Log:
                     0,
                     0,
                 )
+        if config.codec is not None:
+            buf = in_codec(buf, found, config.codec)
+            found = batches(buf)
         if config.log_append_time:
             found = [stamp_log_append_time(buf, batch, now_ms) for batch in found]
         first = offset = self.log_end_offset
