@@ -89,10 +89,10 @@ def valid_crc(buf: Bytes, message: Message) -> bool:
     return zlib.crc32(memoryview(buf)[start + _CRC_FROM : start + message.size]) == message.crc
 
 
-def iter_records(message: Message, max_size: int = DEFAULT_MAX_DECOMPRESSED) -> Iterator[Record]:
-    """The record a message is, or the records a wrapper holds, with the offsets and timestamps they have in the log."""
+def unwrap(message: Message, max_size: int = DEFAULT_MAX_DECOMPRESSED) -> Iterator[Message]:
+    """The message itself, or those a wrapper holds, with the offsets and timestamps they have in the log."""
     if not message.codec:
-        yield Record(message.offset, message.timestamp, message.key, message.value)
+        yield message
         return
     if message.value is None:
         raise InvalidRecord(f"compressed message at offset {message.offset} has no value")
@@ -111,7 +111,13 @@ def iter_records(message: Message, max_size: int = DEFAULT_MAX_DECOMPRESSED) -> 
         if not valid_crc(data, one):
             raise WrongChecksum(f"a message inside the one at offset {message.offset} has a wrong checksum")
         timestamp = message.timestamp if message.log_append_time else one.timestamp
-        yield Record(one.offset + shift, timestamp, one.key, one.value)
+        yield one._replace(offset=one.offset + shift, timestamp=timestamp)
+
+
+def iter_records(message: Message, max_size: int = DEFAULT_MAX_DECOMPRESSED) -> Iterator[Record]:
+    """The record a message is, or the records a wrapper holds."""
+    for one in unwrap(message, max_size):
+        yield Record(one.offset, one.timestamp, one.key, one.value)
 
 
 def _read_bytes(buf: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
