@@ -36,9 +36,9 @@ class Endpoint:
         >>> Endpoint.parse("[::1]:9092")
         Endpoint(host='::1', port=9092)
         """
-        host, _, port = text.strip().rpartition(":")
+        host, colon, port = text.strip().rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        if not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
+        if not colon or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):
             raise ValueError(f"{text!r} is not host:port")
         return cls(bare, int(port))
 

@@ -46,8 +46,14 @@ class FileRange(NamedTuple):
     position: int
     length: int
 
+    def fileno(self) -> int:
+        return self.file.fileno()
+
     def read(self) -> bytes:
         return self.file.pread(self.length, self.position)
+
+    def release(self) -> None:
+        """Nothing to do: the file is let go with the last reference to this range."""
 
 
 class File(Protocol):

@@ -326,9 +326,14 @@ class LogDirs:
                 checkpoint.replace_file(self.files, path, meta_properties.render_marker(broker_epoch))
             except OSError as error:
                 self.fail(log_dir, error)
+        self.release()
+
+    def release(self) -> None:
+        """Give the dirs up without a word: what a start that failed, or a crash, leaves behind."""
         for log_dir in self.dirs:
             if log_dir.lock is not None:
                 log_dir.lock.release()
+                log_dir.lock = None
 
 
 def _partition_of(name: str, names: Mapping[str, int]) -> TopicPartition | None:

@@ -54,7 +54,7 @@ def test_a_value_that_is_something_else_says_so(value: bytes) -> None:
         codec.decode_node(value, 1)
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "::1:9092"])
+@pytest.mark.parametrize("text", ["", "9092", "host", "host:", "host:x", "host:70000", "::1:9092"])
 def test_what_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port"):
         Endpoint.parse(text)

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
+from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches, stamp_crc, valid_crc

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
+from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
 
 from headrace.records.batch import batches
 from headrace.storage.log import Log

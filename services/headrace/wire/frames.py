@@ -1,0 +1,241 @@
+"""Frames from a socket: an int32 size, then that many bytes.
+
+Small frames come many at a time through one scratch buffer that all connections of a loop share, and are copied out of
+it. A frame that does not fit gets a bytearray of its own, which the rest is received into directly: the handler gets
+that memory, may stamp it and write it to disk. The buffer grows with the bytes that arrive, never with the size that
+was announced, and all such buffers together are bounded by a `FrameMemory`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace.wire.errors import MalformedRequest
+
+SCRATCH_BYTES = 65536
+FIRST_READ = 4096
+"""How much is asked for at first where large frames are the rule: little enough that its copy costs nothing."""
+
+LARGE_FRAME = 32768
+FIRST_ALLOCATION = 262144
+HEADROOM = 64
+"""How many times the bytes that have come a frame's buffer may be, at first."""
+
+_SIZE = struct.Struct(">i")
+
+
+class Waiter(Protocol):
+    """A connection that waits for frame memory."""
+
+    def memory_granted(self) -> None: ...
+
+
+class FrameMemory:
+    """The memory of frames being read and of large requests being handled: queued.max.request.bytes.
+
+    At the limit a frame may not grow; its connection waits. So that many half-read frames never wait for each other,
+    one of them at a time may grow past the limit: the bound is the limit and one frame of the largest size.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._favoured: Waiter | None = None
+        self._waiting: dict[Waiter, None] = {}
+
+    @property
+    def short(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        return self.used >= self.limit
+
+    def grow(self, owner: Waiter, size: int) -> bool:
+        """Take `size` more for `owner`'s frame, or (False) have it called when there is room again."""
+        if self.used + size > self.limit:
+            if self._favoured is None:
+                self._favoured = owner
+            if self._favoured is not owner:
+                self._waiting[owner] = None
+                return False
+        self.used += size
+        return True
+
+    def add(self, size: int) -> None:
+        """Account for bytes that are there already."""
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        """Return what a frame took."""
+        self.used -= size
+        if self.used < self.limit:
+            for _ in range(len(self._waiting)):
+                self._wake()
+
+    def forget(self, owner: Waiter) -> None:
+        """`owner`'s frame is complete, or its connection gone."""
+        self._waiting.pop(owner, None)
+        if self._favoured is owner:
+            self._favoured = None
+            if self._waiting:
+                self._wake()
+
+    def _wake(self) -> None:
+        owner = next(iter(self._waiting))
+        del self._waiting[owner]
+        if self.used >= self.limit and self._favoured is None:
+            self._favoured = owner
+        owner.memory_granted()
+
+
+class FrameReader:
+    """The reading half of a connection: `receive` once for each readiness, then `next` until it gives None."""
+
+    __slots__ = (
+        "_end",
+        "_filled",
+        "_frame",
+        "_last_size",
+        "_max_size",
+        "_memory",
+        "_owner",
+        "_position",
+        "_recv_into",
+        "_scratch",
+        "_size",
+        "_taken",
+        "_view",
+        "bytes_in",
+        "more",
+        "starved",
+    )
+
+    def __init__(
+        self,
+        recv_into: Callable[[memoryview], int],
+        scratch: memoryview,
+        max_size: int,
+        memory: FrameMemory,
+        owner: Waiter,
+    ) -> None:
+        self._recv_into = recv_into
+        self._scratch = scratch
+        self._max_size = max_size
+        self._memory = memory
+        self._owner = owner
+        self._view = scratch
+        self._position = self._end = 0
+        self._frame: bytearray | None = None
+        self._filled = self._size = self._taken = self._last_size = 0
+        self.bytes_in = 0
+        self.more = False
+        """Whether the last receive got all it asked for, so that there is likely more."""
+        self.starved = False
+        """Whether the frame being read waits for memory: receive nothing until it is granted."""
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return self._frame is not None or self._end > self._position
+
+    def receive(self) -> bool:
+        """Take what the socket has; False at the end of the stream."""
+        if self._frame is not None:
+            return self._receive_frame()
+        kept = self._end - self._position
+        if kept:
+            self._scratch[:kept] = self._view[self._position : self._end]
+        self._view = self._scratch
+        self._position, self._end = 0, kept
+        target = self._scratch[kept:FIRST_READ] if self._last_size > LARGE_FRAME else self._scratch[kept:]
+        try:
+            count = self._recv_into(target)
+        except (BlockingIOError, InterruptedError):
+            self.more = False
+            return True
+        self._end += count
+        self.bytes_in += count
+        self.more = count == len(target)
+        return count > 0
+
+    def next(self) -> tuple[memoryview, int] | None:
+        """The next complete frame, and the bytes of `FrameMemory` that are now the caller's to give back."""
+        if self._frame is not None:
+            if self._filled < self._size:
+                return None
+            frame, taken = memoryview(self._frame), self._taken
+            self._frame = None
+            self._memory.forget(self._owner)
+            return frame, taken
+        position = self._position
+        have = self._end - position - 4
+        if have < 0:
+            return None
+        size: int = _SIZE.unpack_from(self._view, position)[0]
+        if not 4 <= size <= self._max_size:
+            raise MalformedRequest(
+                f"a frame of {size} bytes: between 4 and socket.request.max.bytes={self._max_size} are allowed"
+            )
+        position += 4
+        self._last_size = size
+        if have >= size:
+            self._position = position + size
+            return memoryview(bytearray(self._view[position : position + size])), 0
+        self._begin(size, position, have)
+        return None
+
+    def park(self) -> None:
+        """Keep what is not parsed yet: the scratch buffer is everybody's."""
+        if self._view is self._scratch and self._end > self._position:
+            self._view = memoryview(bytes(self._scratch[self._position : self._end]))
+            self._position, self._end = 0, len(self._view)
+
+    def close(self) -> None:
+        """Give back the memory of a frame that will not be completed."""
+        self._memory.forget(self._owner)
+        if self._frame is not None:
+            self._frame = None
+            self._memory.give_back(self._taken)
+
+    def _begin(self, size: int, position: int, have: int) -> None:
+        room = have if self._memory.full else max(have, min(size, HEADROOM * (have + 4), FIRST_ALLOCATION))
+        self._memory.add(room)
+        frame = bytearray(room)
+        frame[:have] = self._view[position : self._end]
+        self._frame, self._filled, self._size, self._taken = frame, have, size, room
+        self._position = self._end = 0
+
+    def _receive_frame(self) -> bool:
+        frame = self._frame
+        assert frame is not None
+        while True:
+            if self._filled == len(frame) and not self._grow(frame):
+                self.more = False
+                return True
+            target = memoryview(frame)[self._filled :]
+            try:
+                count = self._recv_into(target)
+            except (BlockingIOError, InterruptedError):
+                self.more = False
+                return True
+            finally:
+                room = len(target)
+                target.release()
+            self._filled += count
+            self.bytes_in += count
+            self.more = count == room
+            if not self.more or self._filled == self._size:
+                return count > 0
+
+    def _grow(self, frame: bytearray) -> bool:
+        room = min(self._size, max(4 * len(frame), FIRST_READ)) - len(frame)
+        if not self._memory.grow(self._owner, room):
+            self.starved = True
+            return False
+        self._taken += room
+        frame += bytes(room)
+        return True

@@ -1,0 +1,283 @@
+"""What a connection still has to send: bytes from memory and ranges of files, in order.
+
+Memory goes out gathered (`sendmsg`), file ranges with `os.sendfile`: their bytes never pass through Python. Data that
+is not in the page cache would block the loop, so a sample of a range is probed first, and a worker thread reads ahead
+what is cold while everybody else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol, TypeAlias, runtime_checkable
+
+GATHER = 64
+"""Memory parts in one `sendmsg`."""
+
+TURN_BYTES = 4 * 1024 * 1024
+"""How much one connection sends before the others have their turn."""
+
+CHUNK = 1024 * 1024
+"""How far ahead of the send a range is known to be in the page cache."""
+
+PROBE_EVERY = 131072
+_PROBE = [bytearray(1)]
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+
+
+@runtime_checkable
+class FileRange(Protocol):
+    """Bytes of an open file; `release` is called once, when they are sent or will not be."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def release(self) -> None: ...
+
+
+Part: TypeAlias = bytes | bytearray | memoryview | FileRange
+MEMORY = (bytes, bytearray, memoryview)
+
+
+def release_all(parts: bytes | bytearray | list[Part] | None) -> None:
+    """Let go of the files of a response nobody will get."""
+    if type(parts) is list:
+        for part in parts:
+            if not isinstance(part, MEMORY):
+                part.release()
+
+
+def is_cached(descriptor: int, position: int, length: int) -> bool:
+    """Whether a sample of the range is in the page cache; True where the filesystem cannot tell."""
+    end = position + length
+    try:
+        for offset in range(position, end, PROBE_EVERY):
+            os.preadv(descriptor, _PROBE, offset, _NOWAIT)
+        os.preadv(descriptor, _PROBE, end - 1, _NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return True
+        raise
+    return True
+
+
+def read_ahead(descriptor: int, position: int, length: int) -> None:
+    """Bring a range into the page cache; runs in a worker thread."""
+    os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_WILLNEED)
+    buffer = bytearray(min(length, PROBE_EVERY))
+    end = position + length
+    while position < end:
+        count = os.preadv(descriptor, [memoryview(buffer)[: end - position]], position)
+        if not count:
+            return
+        position += count
+
+
+class FileEndedEarly(OSError):
+    """A file is shorter than the range of it that was promised: the response cannot be completed."""
+
+
+class Output:
+    """The sending half of a connection. `put` queues, `flush` sends; what the socket does not take yet is sent when
+    it does. `on_drained` is called when nothing is left after such a wait, `on_lost` when the connection broke.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_descriptor",
+        "_executor",
+        "_left",
+        "_loop",
+        "_on_drained",
+        "_on_lost",
+        "_position",
+        "_queue",
+        "_registered",
+        "_send",
+        "_sendmsg",
+        "_warm",
+        "_writing",
+        "bytes_out",
+        "closed",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+        on_drained: Callable[[], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        self._descriptor = sock.fileno()
+        self._send = sock.send
+        self._sendmsg = sock.sendmsg
+        self._loop = loop
+        self._executor = executor
+        self._on_drained = on_drained
+        self._on_lost = on_lost
+        self._queue: deque[Part] = deque()
+        self._writing = self._registered = False
+        self._ahead = False
+        self._position = -1
+        self._left = self._warm = 0
+        self.pending = 0
+        """Bytes queued and not sent, those of files included."""
+        self.bytes_out = 0
+        self.closed = False
+
+    def put(self, part: Part, size: int) -> None:
+        """Queue one part of `size` bytes."""
+        self._queue.append(part)
+        self.pending += size
+
+    def flush(self) -> bool:
+        """Send what the socket takes; True when nothing is left. Raises OSError when the connection is broken."""
+        if self._writing or self._ahead:
+            return False
+        queue = self._queue
+        turn = TURN_BYTES
+        while queue:
+            try:
+                if isinstance(queue[0], MEMORY):
+                    sent = self._send_memory()
+                else:
+                    sent = self._send_file(queue[0])
+                    if sent < 0:
+                        return False
+            except (BlockingIOError, InterruptedError):
+                self._wait_writable()
+                return False
+            self.pending -= sent
+            self.bytes_out += sent
+            turn -= sent
+            if turn <= 0 and queue:
+                self._wait_writable()
+                return False
+        return True
+
+    def close(self) -> None:
+        """Drop what is left and let go of its files."""
+        self.closed = True
+        self._stop_writing()
+        # A worker thread may still read from the file at the head; that one is released when it has finished.
+        kept = [self._queue.popleft()] if self._ahead else []
+        release_all(list(self._queue))
+        self._queue = deque(kept)
+
+    def _send_memory(self) -> int:
+        queue = self._queue
+        first = queue[0]
+        if len(queue) == 1:
+            sent = self._send(first)  # type: ignore[arg-type]
+            if sent == len(first):  # type: ignore[arg-type]
+                queue.clear()
+                return sent
+        else:
+            parts = []
+            flags = 0
+            for part in queue:
+                if not isinstance(part, MEMORY):
+                    flags = socket.MSG_MORE
+                    break
+                parts.append(part)
+                if len(parts) == GATHER:
+                    break
+            sent = self._sendmsg(parts, (), flags)
+        left = sent
+        while left:
+            first = queue[0]
+            size = len(first)  # type: ignore[arg-type]
+            if left < size:
+                queue[0] = memoryview(first)[left:]  # type: ignore[arg-type]
+                break
+            left -= size
+            queue.popleft()
+        return sent
+
+    def _send_file(self, part: FileRange) -> int:
+        """Send some of the range at the head; -1 when its bytes must be read from disk first."""
+        if self._position < 0:
+            self._position, self._left = part.position, part.length
+            self._warm = part.position
+        if not self._left:
+            self._file_done(part)
+            return 0
+        descriptor = part.fileno()
+        if self._position >= self._warm:
+            size = min(self._left, CHUNK)
+            if self._executor is not None and not is_cached(descriptor, self._position, size):
+                self._read_ahead(descriptor, size)
+                return -1
+            self._warm = self._position + size
+        sent = os.sendfile(self._descriptor, descriptor, self._position, self._warm - self._position)
+        if not sent:
+            raise FileEndedEarly(errno.EIO, f"file ends {self._left} bytes before the end of a range to send")
+        self._position += sent
+        self._left -= sent
+        if not self._left:
+            self._file_done(part)
+        return sent
+
+    def _file_done(self, part: FileRange) -> None:
+        self._queue.popleft()
+        self._position = -1
+        part.release()
+
+    def _read_ahead(self, descriptor: int, size: int) -> None:
+        assert self._executor is not None
+        self._ahead = True
+        self._warm = self._position + size
+        job = self._loop.run_in_executor(self._executor, read_ahead, descriptor, self._position, size)
+        job.add_done_callback(self._read_ahead_done)
+
+    def _read_ahead_done(self, job: asyncio.Future[None]) -> None:
+        self._ahead = False
+        if self.closed:
+            job.cancelled() or job.exception()
+            release_all(list(self._queue))
+            self._queue.clear()
+        elif job.cancelled() or (error := job.exception()) is None:
+            self._continue()
+        else:
+            self._on_lost(error if isinstance(error, Exception) else OSError(str(error)))
+
+    def _wait_writable(self) -> None:
+        self._writing = True
+        if not self._registered:
+            self._registered = True
+            self._loop.add_writer(self._descriptor, self._on_writable)
+
+    def _stop_writing(self) -> None:
+        self._writing = False
+        if self._registered:
+            self._registered = False
+            self._loop.remove_writer(self._descriptor)
+
+    def _on_writable(self) -> None:
+        self._writing = False
+        self._continue()
+        if not self._writing:
+            self._stop_writing()
+
+    def _continue(self) -> None:
+        try:
+            drained = self.flush()
+        except OSError as error:
+            self._on_lost(error)
+            return
+        if drained:
+            self._on_drained()
