@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from log_samples import NOW, batch
+from tests.unit.storage.log_samples import NOW, batch
 
 from headrace.storage.config import LogConfig
 from headrace.storage.files import DIRECTORY, OsFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from log_samples import NOW, fill, offsets
+from tests.unit.storage.log_samples import NOW, fill, offsets
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.config import LogConfig

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import NOW, idempotent
+from tests.unit.storage.log_samples import NOW, idempotent
 
 from headrace.config import InvalidConfig
 from headrace.errors import ErrorCode, KafkaError
