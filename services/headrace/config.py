@@ -34,7 +34,7 @@ class InvalidConfig(KafkaError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting. `low` and `high` are inclusive; `choices` are the only words allowed (for LIST: for each element)."""
+    """One setting. `low` and `high` are inclusive; `choices` are the only words allowed (in a LIST: for each part)."""
 
     name: str
     kind: Kind

@@ -1,20 +1,5 @@
-"""The `headrace` command."""
+"""The `headrace` command: `main` holds the commands, the other modules what they do."""
 
-from __future__ import annotations
+from headrace.cli.main import main
 
-import typer
-
-app = typer.Typer(
-    name="headrace",
-    help="Headrace: a durable log for Kubernetes with Kafka's protocol.",
-    no_args_is_help=True,
-)
-
-
-@app.callback()
-def root() -> None:
-    """Headrace: a durable log for Kubernetes with Kafka's protocol."""
-
-
-def main() -> None:
-    app()
+__all__ = ["main"]

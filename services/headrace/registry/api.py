@@ -103,6 +103,24 @@ class LeaseLost(Exception):
     """The session's lease is gone: whatever it owned may belong to someone else by now."""
 
 
+def check_txn(conditions: Sequence[Condition], changes: Sequence[Change], max_ops: int) -> None:
+    """Refuses, before it is sent, what etcd would refuse: too many operations, or a key changed twice in one txn."""
+    if len(conditions) > max_ops or len(changes) > max_ops:
+        raise ValueError(
+            f"{len(conditions)} conditions and {len(changes)} changes: at most {max_ops} of each fit one txn"
+        )
+    puts = [change.key for change in changes if isinstance(change, Put)]
+    if len(set(puts)) < len(puts):
+        raise ValueError("a key is put twice in one txn")
+    for change in changes:
+        if isinstance(change, Delete):
+            clash = next(
+                (key for key in puts if key == change.key or (change.prefix and key.startswith(change.key))), None
+            )
+            if clash is not None:
+                raise ValueError(f"{clash} is put and deleted in one txn: its order would be unclear")
+
+
 class Session(Protocol):
     """A lease kept alive from the running loop. Ephemeral keys are put with `lease`.
 
@@ -112,6 +130,11 @@ class Session(Protocol):
 
     @property
     def lease(self) -> int: ...
+
+    @property
+    def ttl(self) -> float:
+        """The time to live the store granted, in seconds (it may be more than was asked for)."""
+        ...
 
     @property
     def valid(self) -> bool: ...

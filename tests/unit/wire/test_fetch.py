@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio_messages import classes, make, ms, write
+from tests.unit.wire.kio_messages import classes, make, ms, write
 
 from headrace.wire import fetch, fetch_client
 from headrace.wire.errors import MalformedRequest

@@ -1,0 +1,146 @@
+"""What a broker does beside serving: flush, checkpoint, retain, clean, forget.
+
+Everything that touches a log's state runs on the loop, in small steps; what waits for a disk (fdatasync, compaction)
+runs on one worker thread. Write-back starts early and goes on steadily, so that the kernel never has to stop an append
+to catch up, and recovery after a crash has little to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from headrace.broker.partition import Partition
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.errors import KafkaError
+from headrace.ports import Clock
+from headrace.storage.log import Log
+from headrace.storage.log_dirs import LogDirs
+
+log = logging.getLogger(__name__)
+
+BREATH = 64
+"""Logs looked at before the loop gets to do something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """How often, in seconds. The names behind them are Kafka's."""
+
+    flush_check: float = 1.0
+    retention: float = 300.0
+    high_watermarks: float = 5.0
+    checkpoints: float = 60.0
+    producers: float = 600.0
+    file_removal: float = 10.0
+    writeback_bytes: int = 64 << 20
+    """A log with this much unflushed is flushed, whatever flush.ms says."""
+    producer_expiration_ms: int = 86_400_000
+
+
+class Housekeeping:
+    """The periodic work of one broker, each kind in a task of its own."""
+
+    def __init__(self, replicas: ReplicaManager, log_dirs: LogDirs, clock: Clock, intervals: Intervals) -> None:
+        self._replicas = replicas
+        self._log_dirs = log_dirs
+        self._clock = clock
+        self._intervals = intervals
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flushed: dict[Log, tuple[float, int, int]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        every = self._intervals
+        for seconds, work in (
+            (every.flush_check, self.flush_due),
+            (every.retention, self.retain),
+            (every.high_watermarks, self.checkpoint_high_watermarks),
+            (every.checkpoints, self.checkpoint),
+            (every.producers, self.expire_producers),
+            (every.file_removal, self.remove_files),
+        ):
+            self._tasks.append(asyncio.create_task(self._repeat(seconds, work)))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._worker.shutdown(wait=True)
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            try:
+                await work()
+            except KafkaError as error:
+                log.error("%s: %s", getattr(work, "__name__", work), error)
+            except Exception:
+                log.exception("%s failed; it goes on in %g s", getattr(work, "__name__", work), seconds)
+
+    async def _each(self, work: Callable[[Partition], None]) -> None:
+        """Does `work` for every partition; one that fails is named and the others go on."""
+        for done, partition in enumerate(self._replicas.partitions()):
+            if done % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+            try:
+                work(partition)
+            except KafkaError as error:
+                log.error("%r: %s", partition, error)
+
+    async def flush_due(self) -> None:
+        """Flushes logs by flush.messages, flush.ms, or because much of them is not on disk yet."""
+        now = self._clock.monotonic()
+        due = [p.log for p in self._replicas.partitions() if self._is_due(p.log, now)]
+        for each in due:
+            flush = each.begin_flush()
+            size = each.size
+            await asyncio.get_running_loop().run_in_executor(self._worker, flush.run)
+            each.finish_flush(flush)
+            self._flushed[each] = (self._clock.monotonic(), flush.upto, size)
+
+    def _is_due(self, each: Log, now: float) -> bool:
+        unflushed = each.log_end_offset - each.recovery_point
+        if unflushed <= 0 or each.failure is not None:
+            return False
+        at, _, size = self._flushed.setdefault(each, (now, each.recovery_point, 0))
+        config = each.config
+        return (
+            unflushed >= config.flush_messages
+            or (now - at) * 1000 >= config.flush_ms
+            or each.size - size >= self._intervals.writeback_bytes
+        )
+
+    async def retain(self) -> None:
+        now_ms = self._clock.time_ms()
+        await self._each(lambda p: _note_deleted(p, p.log.retain(now_ms, p.high_watermark)))
+        live = {p.log for p in self._replicas.partitions()}
+        self._flushed = {each: seen for each, seen in self._flushed.items() if each in live}
+
+    async def remove_files(self) -> None:
+        now_ms = self._clock.time_ms()
+        self._log_dirs.remove_deleted(now_ms)
+        await self._each(lambda p: p.log.remove_deleted(now_ms))
+
+    async def checkpoint_high_watermarks(self) -> None:
+        self._log_dirs.write_checkpoints(self.high_watermarks())
+
+    async def checkpoint(self) -> None:
+        self._log_dirs.write_checkpoints()
+
+    async def expire_producers(self) -> None:
+        now_ms = self._clock.time_ms()
+        await self._each(lambda p: p.log.expire_producers(now_ms, self._intervals.producer_expiration_ms))
+
+    def high_watermarks(self) -> dict[tuple[str, int], int]:
+        return {(p.topic, p.index): p.high_watermark for p in self._replicas.partitions()}
+
+
+def _note_deleted(partition: Partition, count: int) -> None:
+    if count:
+        log.info(
+            "%r: %d segments are past retention; it starts at %d", partition, count, partition.log.log_start_offset
+        )

@@ -1,0 +1,204 @@
+"""One replica on this broker: its log, whether it leads or follows, and how far readers may see.
+
+The partition decides; it never waits and never sends. Whatever it wants others to know (a new high watermark, a wish
+for another set of in-sync replicas) it returns or leaves in an attribute, and the replica manager acts on it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+from headrace.broker.isr import Progress
+from headrace.cluster.image import NO_LEADER
+from headrace.cluster.image import Partition as PartitionState
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage.log import Log
+from headrace.storage.results import AppendInfo, ReadInfo
+
+ANY_EPOCH = -1
+CONSUMER = -1
+"""The replica id of a reader that is not a replica."""
+
+
+class EpochEnd(NamedTuple):
+    """The largest known epoch not above the one asked about, and the offset after its last record."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class Partition:
+    """A replica. `lead` and `follow` take the controller's word; everything else follows from it."""
+
+    def __init__(
+        self, topic: str, topic_id: uuid.UUID, index: int, broker_id: int, log: Log, high_watermark: int
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.broker_id = broker_id
+        self.log = log
+        self.leader = NO_LEADER
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.progress: Progress | None = None
+        """Present while this broker leads."""
+        self.epoch_start = 0
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def is_leader(self) -> bool:
+        return self.progress is not None
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.progress.isr if self.progress else ()
+
+    @property
+    def under_replicated(self) -> bool:
+        return self.progress is not None and len(self.progress.isr) < len(self.replicas)
+
+    @property
+    def under_min_isr(self) -> bool:
+        return self.progress is not None and len(self.progress.isr) < self.log.config.min_insync_replicas
+
+    # --- the controller's word
+
+    def lead(self, state: PartitionState, now: float) -> bool:
+        """Leads under `state`; True when this begins a new leader epoch. Older words are ignored."""
+        if self._stale(state):
+            return False
+        new_epoch = state.leader_epoch > self.leader_epoch
+        if self.progress is None or new_epoch:
+            self.epoch_start = self.log.log_end_offset
+            self.log.epochs.assign(state.leader_epoch, self.epoch_start)
+            self.progress = Progress(self.broker_id, state.replicas, state.isr, now)
+        else:
+            self.progress.confirm(state.replicas, state.isr, now)
+        self._take(state)
+        self.advance()
+        return new_epoch
+
+    def follow(self, state: PartitionState) -> bool:
+        """Follows `state.leader` (or nobody); True when the leader or its epoch is another one than before."""
+        if self._stale(state):
+            return False
+        moved = self.progress is not None or state.leader_epoch > self.leader_epoch or state.leader != self.leader
+        self.progress = None
+        self._take(state)
+        return moved
+
+    def _stale(self, state: PartitionState) -> bool:
+        return (state.leader_epoch, state.partition_epoch) < (self.leader_epoch, self.partition_epoch)
+
+    def _take(self, state: PartitionState) -> None:
+        self.leader = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.replicas = state.replicas
+
+    # --- the data path
+
+    def append(self, records: memoryview, acks: int, now_ms: int) -> AppendInfo:
+        """Appends what a producer sent. With acks=all it is refused while too few replicas are in sync."""
+        progress = self.progress
+        if progress is None:
+            raise self.not_leader()
+        if acks == -1 and len(progress.isr) < self.log.config.min_insync_replicas:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self!r} has {len(progress.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.log.config.min_insync_replicas}",
+            )
+        info = self.log.append_as_leader(records, self.leader_epoch, now_ms)
+        if not progress.followers:
+            self.high_watermark = self.log.log_end_offset
+        return info
+
+    def acknowledged(self, required: int) -> KafkaError | bool:
+        """Whether everything below `required` is on all in-sync replicas: yes, not yet, or an error to answer."""
+        progress = self.progress
+        if progress is None:
+            return self.not_leader()
+        if self.high_watermark < required:
+            return False
+        if len(progress.isr) < self.log.config.min_insync_replicas:
+            return KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"{self!r} lost in-sync replicas while it was written; the record may or may not survive",
+            )
+        return True
+
+    def read(self, offset: int, max_bytes: int, *, replica: bool, min_one_batch: bool = True) -> ReadInfo:
+        """File ranges from `offset` on: up to the log end for a replica, up to the high watermark for a reader."""
+        if offset > self.high_watermark and not replica:
+            raise self._out_of_range(offset, self.high_watermark)
+        upto = self.log.log_end_offset if replica else self.high_watermark
+        return self.log.read(offset, max_bytes, upto=upto, min_one_batch=min_one_batch)
+
+    def check_epoch(self, current_leader_epoch: int, *, leader_only: bool = True) -> None:
+        """Refuses a request that was meant for another leader epoch, or for the leader when this is none."""
+        if current_leader_epoch != ANY_EPOCH and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} is at leader epoch {self.leader_epoch}")
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{self!r} is only at leader epoch {self.leader_epoch}")
+        if leader_only and self.progress is None:
+            raise self.not_leader()
+
+    def diverging(self, last_fetched_epoch: int, offset: int) -> EpochEnd | None:
+        """Where a follower's log parts from this one, when what it holds before `offset` is not what is here."""
+        if last_fetched_epoch < 0:
+            return None
+        epoch, end = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if epoch < last_fetched_epoch or end < offset:
+            return EpochEnd(epoch, end)
+        return None
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        return EpochEnd(*self.log.end_offset_for_epoch(epoch))
+
+    # --- what followers report
+
+    def follower_fetched(self, replica: int, offset: int, broker_epoch: int, now: float) -> bool:
+        """Notes how far a follower is; True when the high watermark moved."""
+        progress = self.progress
+        if progress is None:
+            raise self.not_leader()
+        follower = progress.followers.get(replica)
+        if follower is None:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica} is no replica of {self!r}")
+        follower.broker_epoch = broker_epoch
+        follower.fetched(offset, self.log.log_end_offset, now)
+        return self.advance()
+
+    def may_join(self, replica: int) -> bool:
+        """Whether a follower outside the in-sync set has come far enough to be wished into it."""
+        progress = self.progress
+        return progress is not None and progress.may_join(replica, self.high_watermark, self.epoch_start)
+
+    def advance(self) -> bool:
+        """Moves the high watermark as far as the in-sync replicas allow; True when it moved."""
+        progress = self.progress
+        if progress is None:
+            return False
+        mark = progress.high_watermark(
+            self.high_watermark, self.log.log_end_offset, self.log.config.min_insync_replicas
+        )
+        if mark > self.high_watermark:
+            self.high_watermark = mark
+            return True
+        return False
+
+    def not_leader(self) -> KafkaError:
+        where = f"broker {self.leader} leads it" if self.leader != NO_LEADER else "nobody leads it"
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is not led here: {where}")
+
+    def _out_of_range(self, offset: int, end: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"{self!r} holds offsets {self.log.log_start_offset} to {end}, not {offset}"
+        )

@@ -1,0 +1,326 @@
+"""Every replica on this broker: what producers append, what readers get, and who has to wait.
+
+The two ways in, `produce` and `fetch`, belong to the hot path: they answer at once whenever they can, by calling
+`reply` before they return, and only otherwise put an operation into a purgatory. Wake-ups are gathered during one turn
+of the loop: however many batches arrive in it, each partition's waiters are looked at once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from headrace.broker.fetch_session import Key, Wanted
+from headrace.broker.partition import CONSUMER, EpochEnd, Partition
+from headrace.broker.stats import Stats
+from headrace.cluster.image import Image
+from headrace.errors import ErrorCode, KafkaError
+from headrace.ports import Clock
+from headrace.storage.files import FileRange
+from headrace.timing.purgatory import DelayedOperation, Purgatory, PurgatoryFull
+
+
+class Produced(NamedTuple):
+    """What became of one partition's batches."""
+
+    topic: str | uuid.UUID
+    partition: int
+    error: KafkaError | None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+class Fetched(NamedTuple):
+    """What one partition gave to a reader."""
+
+    key: Key
+    error: KafkaError | None
+    ranges: list[FileRange]
+    size: int = 0
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    diverging: EpochEnd | None = None
+    preferred_replica: int = -1
+
+
+class FetchLimits(NamedTuple):
+    """How much a reader wants, and how long it will wait for it."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    replica_id: int = CONSUMER
+    broker_epoch: int = -1
+    rack: str = ""
+    read_committed: bool = False
+
+
+ProduceReply = Callable[[list[Produced]], None]
+FetchReply = Callable[[list[Fetched]], None]
+
+
+class DelayedProduce(DelayedOperation):
+    """Batches that are on the leader's disk and wait for the in-sync replicas."""
+
+    __slots__ = ("_missing", "_reply", "_results")
+
+    def __init__(self, results: list[Produced], missing: dict[int, tuple[Partition, int]], reply: ProduceReply) -> None:
+        super().__init__()
+        self._results = results
+        self._missing = missing
+        self._reply = reply
+
+    def try_complete(self) -> bool:
+        for at, (partition, required) in list(self._missing.items()):
+            verdict = partition.acknowledged(required)
+            if verdict is False:
+                continue
+            if verdict is not True:
+                self._refuse(at, verdict)
+            del self._missing[at]
+        return not self._missing
+
+    def on_complete(self) -> None:
+        self._reply(self._results)
+
+    def on_expire(self) -> None:
+        self.on_cancel(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the in-sync replicas did not confirm it in time"))
+
+    def on_cancel(self, error: KafkaError) -> None:
+        for at in self._missing:
+            self._refuse(at, error)
+        self._reply(self._results)
+
+    def _refuse(self, at: int, error: KafkaError) -> None:
+        self._results[at] = self._results[at]._replace(error=error, base_offset=-1)
+
+
+class DelayedFetch(DelayedOperation):
+    """A reader that waits until enough bytes are there."""
+
+    __slots__ = ("_limits", "_manager", "_reply", "_wanted")
+
+    def __init__(
+        self, manager: ReplicaManager, limits: FetchLimits, wanted: Mapping[Key, Wanted], reply: FetchReply
+    ) -> None:
+        super().__init__()
+        self._manager = manager
+        self._limits = limits
+        self._wanted = wanted
+        self._reply = reply
+
+    def try_complete(self) -> bool:
+        return self._manager.enough(self._limits, self._wanted)
+
+    def on_complete(self) -> None:
+        self._reply(self._manager.read(self._limits, self._wanted)[0])
+
+    def on_cancel(self, error: KafkaError) -> None:
+        self.on_complete()
+
+
+class ReplicaManager:
+    """The partitions of this broker by name and by id, and the requests that wait on them."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        clock: Clock,
+        stats: Stats,
+        produces: Purgatory,
+        fetches: Purgatory,
+        call_soon: Callable[[Callable[[], None]], object],
+        image: Callable[[], Image],
+    ) -> None:
+        self.broker_id = broker_id
+        self.stats = stats
+        self.produces = produces
+        self.fetches = fetches
+        self._clock = clock
+        self._call_soon = call_soon
+        self._image = image
+        self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
+        self._moved: dict[Partition, None] = {}
+        self.on_caught_up: Callable[[Partition, int], None] | None = None
+        """Told when a follower outside the in-sync set has come far enough to join it."""
+
+    # --- which partitions there are
+
+    def add(self, partition: Partition) -> None:
+        self._partitions[partition.topic, partition.index] = partition
+        self._partitions[partition.topic_id, partition.index] = partition
+
+    def remove(self, partition: Partition) -> None:
+        """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
+        self._partitions.pop((partition.topic, partition.index), None)
+        self._partitions.pop((partition.topic_id, partition.index), None)
+        partition.progress = None
+        self.wake(partition)
+
+    def find(self, topic: str | uuid.UUID, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def get(self, topic: str | uuid.UUID, index: int) -> Partition:
+        """The partition, or the error that sends a client to where it is."""
+        partition = self._partitions.get((topic, index))
+        if partition is None:
+            raise self._unknown(topic, index)
+        return partition
+
+    def partitions(self) -> list[Partition]:
+        return [p for (topic, _), p in self._partitions.items() if type(topic) is str]
+
+    def _unknown(self, topic: str | uuid.UUID, index: int) -> KafkaError:
+        image = self._image()
+        if isinstance(topic, uuid.UUID):
+            found = image.topic_by_id(topic)
+            if found is None:
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic}")
+        else:
+            found = image.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{found.name}-{index} is not on broker {self.broker_id}: broker {found.partitions[index].leader} leads it",
+        )
+
+    # --- producing
+
+    def produce(
+        self,
+        batches: Iterable[tuple[str | uuid.UUID, int, memoryview | None]],
+        acks: int,
+        timeout_ms: int,
+        reply: ProduceReply,
+    ) -> None:
+        """Appends batches; `reply` is called with one result each, in order, once `acks` is satisfied."""
+        results: list[Produced] = []
+        missing: dict[int, tuple[Partition, int]] = {}
+        now_ms = self._clock.time_ms()
+        for topic, index, records in batches:
+            partition = self._partitions.get((topic, index))
+            try:
+                if partition is None:
+                    raise self._unknown(topic, index)
+                if records is None:
+                    raise KafkaError(ErrorCode.INVALID_RECORD, f"no records were sent for {partition!r}")
+                info = partition.append(records, acks, now_ms)
+            except KafkaError as error:
+                results.append(Produced(topic, index, error))
+                if partition is not None:
+                    self.stats.topic(partition.topic).failed_produce += 1
+                continue
+            if acks == -1 and partition.high_watermark <= info.last_offset:
+                missing[len(results)] = (partition, info.last_offset + 1)
+            results.append(
+                Produced(topic, index, None, info.first_offset, info.log_append_time_ms, info.log_start_offset)
+            )
+            if not info.duplicate:
+                stats = self.stats.topic(partition.topic)
+                stats.bytes_in += info.size
+                stats.messages_in += info.records
+                self.wake(partition)
+        if not missing:
+            reply(results)
+            return
+        delayed = DelayedProduce(results, missing, reply)
+        try:
+            self.produces.add(delayed, [partition for partition, _ in missing.values()], timeout_ms)
+        except PurgatoryFull as error:
+            delayed.on_cancel(error)
+
+    # --- fetching
+
+    def fetch(self, limits: FetchLimits, wanted: Mapping[Key, Wanted], reply: FetchReply) -> None:
+        """Reads; `reply` is called with what is there once it is enough, fails, or the wait is over."""
+        results, settled = self.read(limits, wanted, fresh=True)
+        if settled or limits.max_wait_ms <= 0 or not wanted:
+            reply(results)
+            return
+        watched = [p for key in wanted if (p := self._partitions.get(key)) is not None]
+        try:
+            self.fetches.add(DelayedFetch(self, limits, wanted, reply), watched, limits.max_wait_ms)
+        except PurgatoryFull:
+            reply(results)
+
+    def read(
+        self, limits: FetchLimits, wanted: Mapping[Key, Wanted], *, fresh: bool = False
+    ) -> tuple[list[Fetched], bool]:
+        """Reads every partition once, within the limits; the second value says that there is no reason to wait."""
+        results: list[Fetched] = []
+        left, some, settled = limits.max_bytes, False, False
+        for key, want in wanted.items():
+            found = self._read_one(key, want, limits, left, not some, fresh)
+            if found.error is not None or found.diverging is not None or found.preferred_replica >= 0:
+                settled = True
+            elif found.size:
+                some = True
+                left = max(0, left - found.size)
+            results.append(found)
+        return results, settled or (some and limits.max_bytes - left >= limits.min_bytes) or limits.min_bytes <= 0
+
+    def enough(self, limits: FetchLimits, wanted: Mapping[Key, Wanted]) -> bool:
+        """Whether a reader that waits would get what it waits for, or an error."""
+        total, replica = 0, limits.replica_id >= 0
+        for key, want in wanted.items():
+            partition = self._partitions.get(key)
+            if partition is None or partition.progress is None:
+                return True
+            if want.current_leader_epoch not in (-1, partition.leader_epoch):
+                return True
+            end = partition.log.log_end_offset if replica else partition.high_watermark
+            if want.offset == end:
+                continue
+            if want.offset > end or limits.min_bytes <= 1:
+                return True
+            try:
+                total += partition.read(want.offset, want.max_bytes, replica=replica).size
+            except KafkaError:
+                return True
+            if total >= limits.min_bytes:
+                return True
+        return False
+
+    def _read_one(self, key: Key, want: Wanted, limits: FetchLimits, left: int, first: bool, fresh: bool) -> Fetched:
+        partition = self._partitions.get(key)
+        is_replica = limits.replica_id >= 0
+        try:
+            if partition is None:
+                raise self._unknown(*key)
+            partition.check_epoch(want.current_leader_epoch)
+            diverging = partition.diverging(want.last_fetched_epoch, want.offset)
+            if diverging is not None:
+                return Fetched(key, None, [], 0, partition.high_watermark, partition.log.log_start_offset, diverging)
+            if is_replica and fresh:
+                self._follower_fetched(partition, limits, want)
+            info = partition.read(want.offset, min(want.max_bytes, left), replica=is_replica, min_one_batch=first)
+        except KafkaError as error:
+            if partition is not None:
+                self.stats.topic(partition.topic).failed_fetch += 1
+                return Fetched(key, error, [], 0, partition.high_watermark, partition.log.log_start_offset)
+            return Fetched(key, error, [])
+        return Fetched(key, None, info.ranges, info.size, partition.high_watermark, partition.log.log_start_offset)
+
+    def _follower_fetched(self, partition: Partition, limits: FetchLimits, want: Wanted) -> None:
+        replica = limits.replica_id
+        if partition.follower_fetched(replica, want.offset, limits.broker_epoch, self._clock.monotonic()):
+            self.wake(partition)
+        if partition.may_join(replica) and self.on_caught_up is not None:
+            self.on_caught_up(partition, replica)
+
+    # --- waking those who wait
+
+    def wake(self, partition: Partition) -> None:
+        """Something moved in this partition: look at its waiters when this turn of the loop is done."""
+        if not self._moved:
+            self._call_soon(self._wake_all)
+        self._moved[partition] = None
+
+    def _wake_all(self) -> None:
+        moved, self._moved = self._moved, {}
+        for partition in moved:
+            self.produces.check(partition)
+            self.fetches.check(partition)

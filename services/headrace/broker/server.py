@@ -1,0 +1,404 @@
+"""The broker process: wires the logic to sockets, disks, etcd and the other services, and takes it down in order.
+
+Start: open the logs; listen for gRPC; register in etcd; wait for the controller's word on every partition; listen for
+clients. A client therefore never meets a broker that does not know yet what it leads.
+Stop: hand leaderships away; stop taking requests and finish what is in flight; flush; leave the clean-shutdown marker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import uuid
+from contextlib import suppress
+from typing import Any
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from headrace.broker.authorizer import AllowAll
+from headrace.broker.broker import Broker, log_config
+from headrace.broker.cleaning import Cleaning, CleaningLimits
+from headrace.broker.control import ReplicaControl
+from headrace.broker.controller_client import ControllerClient
+from headrace.broker.fetch_session import Sessions
+from headrace.broker.fetcher import FetcherLimits
+from headrace.broker.grpc_control import ControlService
+from headrace.broker.grpc_data import DataService
+from headrace.broker.housekeeping import Housekeeping, Intervals
+from headrace.broker.isr_keeper import IsrKeeper
+from headrace.broker.producer_ids import Block, ProducerIds
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.replication import Replication
+from headrace.broker.stats import Collector, Stats
+from headrace.cluster.configs import Settings
+from headrace.cluster.image import NO_LEADER, Image
+from headrace.cluster.settings import Listener as ListenerAddress
+from headrace.errors import KafkaError
+from headrace.ports import Clock, Random, SystemClock
+from headrace.registry.api import Registry
+from headrace.registry.keys import Keys
+from headrace.registry.registration import Registered, Registration, keep_registered
+from headrace.rpc import Channels, RpcServer, request_header, serve
+from headrace.rpc.image_follower import ImageFollower
+from headrace.storage.files import OsFiles
+from headrace.storage.log_dirs import LogDir, LogDirs
+from headrace.timing.driver import TimerDriver
+from headrace.timing.idle import IdleSelector
+from headrace.timing.purgatory import Purgatory
+from headrace.v1 import broker_pb2_grpc
+from headrace.v1 import controller_pb2 as controller_pb
+from headrace.wire.api import Api
+from headrace.wire.listener import Listener, ListenerConfig
+from headrace.wire.metrics import WireMetrics
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID = "broker-{}"
+SESSION_EVICTION_SECONDS = 120.0
+SHUTDOWN_CALL_SECONDS = 5.0
+
+
+class BrokerService:
+    """One broker. `start`, then `serve_until_lost` (or just wait), then `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        idle: IdleSelector | None = None,
+    ) -> None:
+        self.settings = settings
+        self.id = settings.node_id
+        self.registry = registry
+        self.clock = clock or SystemClock()
+        self.random = random or Random()
+        self.stats = Stats()
+        self.wire = WireMetrics()
+        self.kafka: list[tuple[str, tuple[str, int]]] = []
+        """Name and bound address of each Kafka listener."""
+        self.metrics_port = 0
+        self._idle = idle
+        self._epoch = -1
+        self._registered = asyncio.Event()
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._channels = Channels()
+        self._listeners: list[Listener] = []
+        self._rpc: RpcServer | None = None
+        self._registration: asyncio.Task[None] | None = None
+        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
+        self.follower = ImageFollower(list(settings["metadata.servers"]), self._channels, clock=self.clock)
+        self._timer = TimerDriver()
+        self.replicas = ReplicaManager(
+            self.id,
+            self.clock,
+            self.stats,
+            Purgatory("Produce", self._timer, purge_interval=settings["producer.purgatory.purge.interval.requests"]),
+            Purgatory("Fetch", self._timer, purge_interval=settings["fetch.purgatory.purge.interval.requests"]),
+            asyncio.get_running_loop().call_soon,
+            lambda: self.follower.image,
+        )
+        self.log_dirs = LogDirs(
+            OsFiles(),
+            settings.log_dirs,
+            node_id=self.id,
+            cluster_id=settings["cluster.id"],
+            config_of=lambda topic: log_config(self.follower.image, settings, self.id, topic),
+            random=self.random,
+            on_offline=self._dir_failed,
+        )
+        self.followers = Replication(
+            self.replicas,
+            self.follower,
+            self.clock,
+            _fetcher_limits(settings),
+            lambda: self._epoch,
+            settings["replica.socket.timeout.ms"] / 1000,
+        )
+        self.control = ReplicaControl(self.replicas, self.log_dirs, self.followers, self.clock, lambda: self._epoch)
+        controller = ControllerClient(self.follower, self._channels, self.clock)
+        self.broker = Broker(
+            id=self.id,
+            config=settings,
+            clock=self.clock,
+            cluster=self.follower,
+            replicas=self.replicas,
+            log_dirs=self.log_dirs,
+            sessions=Sessions(
+                settings["max.incremental.fetch.session.cache.slots"], SESSION_EVICTION_SECONDS, self.random
+            ),
+            controller=controller,
+            producer_ids=ProducerIds(self._allocate_producer_ids),
+            authorizer=AllowAll(),
+        )
+        self.isr_keeper = IsrKeeper(
+            self.replicas,
+            controller,
+            self.clock,
+            settings["replica.lag.time.max.ms"] / 1000,
+            lambda: self._epoch,
+        )
+        self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
+        self.cleaning = Cleaning(
+            self.log_dirs, self.housekeeping.high_watermarks, self.clock, _cleaning_limits(settings)
+        )
+
+    # --- start
+
+    async def start(self) -> None:
+        """Returns once clients can connect. Raises what stands in the way, with nothing left running."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.follower.listen(self._image_changed)
+        self.follower.start()
+        await loop.run_in_executor(None, self.log_dirs.load)
+        control, data = ControlService(self.control), DataService(self.broker)
+        self._rpc = await serve(
+            self.settings.grpc.host,
+            self.settings.grpc.port,
+            [
+                ("headrace.v1.Broker", lambda s: broker_pb2_grpc.add_BrokerServicer_to_server(data, s)),
+                (
+                    "headrace.v1.BrokerControl",
+                    lambda s: broker_pb2_grpc.add_BrokerControlServicer_to_server(control, s),
+                ),
+            ],
+            serving=False,
+        )
+        api = Api.of(self.broker, "headrace.broker.handlers")
+        for address in self.settings.listeners:
+            listener = Listener(api, _listener_config(self.settings), self.wire, address.name)
+            bound = await listener.bind(address.endpoint.host, address.endpoint.port)
+            self._listeners.append(listener)
+            self.kafka.append((address.name, bound))
+        self._registration = asyncio.create_task(self._keep_registered())
+        await self._ready()
+        for listener in self._listeners:
+            listener.listen()
+        self.housekeeping.start()
+        if self.settings["log.cleaner.enable"]:
+            self.cleaning.start()
+        self.isr_keeper.start()
+        self._serve_metrics()
+        await self._rpc.set_serving(True)
+
+    async def _ready(self) -> None:
+        """Waits until the controller has told this broker what it holds, and it sees itself in the cluster."""
+        synced: asyncio.Future[Any] = asyncio.ensure_future(self.control.synced.wait())
+        try:
+            await asyncio.wait([synced, self._lost], return_when=asyncio.FIRST_COMPLETED)
+            if self._lost.done():
+                await self._lost
+            await self.follower.wait_for(lambda image: self.id in image.brokers, None)
+        finally:
+            synced.cancel()
+
+    async def _keep_registered(self) -> None:
+        key = Keys(self.settings["cluster.id"]).broker(self.id)
+        ttl = self.settings["broker.session.timeout.ms"] / 1000
+        held = keep_registered(self.registry, key, self._about_itself(), ttl, self.clock)
+        try:
+            async for registered in held:
+                self._take_registration(registered)
+        except Exception as error:
+            if not self._lost.done():
+                self._lost.set_exception(error)
+        finally:
+            await held.aclose()
+
+    def _take_registration(self, registered: Registered) -> None:
+        self._epoch = registered.epoch
+        log.info("broker %d is registered with epoch %d", self.id, registered.epoch)
+
+    def _about_itself(self) -> Registration:
+        assert self._rpc is not None
+        kafka = _advertised(self.settings.advertised_listeners[0], self.kafka)
+        grpc = self.settings.advertised_grpc
+        directory = next((d.directory_id for d in self.log_dirs.dirs if d.directory_id is not None), None)
+        return Registration(
+            id=str(self.id),
+            host=kafka[0],
+            ports={"kafka": kafka[1], "grpc": grpc.port or self._rpc.port},
+            directory_id=str(directory),
+            incarnation_id=uuid.UUID(int=self.random.getrandbits(128)).hex,
+            rack=self.settings["broker.rack"],
+            attributes={"grpc_host": grpc.host} if grpc.host != kafka[0] else {},
+        )
+
+    @property
+    def kafka_address(self) -> str:
+        """Where clients are told to connect."""
+        host, port = _advertised(self.settings.advertised_listeners[0], self.kafka)
+        return f"{host}:{port}"
+
+    @property
+    def grpc_port(self) -> int:
+        return self._rpc.port if self._rpc else 0
+
+    async def serve_until_lost(self) -> None:
+        """Returns never; raises when this broker must stop because another process took its id."""
+        await self._lost
+
+    # --- while it runs
+
+    def _image_changed(self, old: Image, new: Image) -> None:
+        """Takes changed settings live, and topics' settings into their logs."""
+        if old.broker_configs is not new.broker_configs:
+            changed = {p.topic for p in self.replicas.partitions()}
+        elif old.topic_configs is not new.topic_configs:
+            names = {*old.topic_configs, *new.topic_configs}
+            changed = {n for n in names if old.topic_configs.get(n) != new.topic_configs.get(n)}
+        else:
+            return
+        for partition in self.replicas.partitions():
+            if partition.topic in changed:
+                try:
+                    partition.log.update_config(log_config(new, self.settings, self.id, partition.topic))
+                except KafkaError as error:
+                    log.error("%r keeps its settings: %s", partition, error)
+
+    def _dir_failed(self, failed: LogDir) -> None:
+        for partition in self.replicas.partitions():
+            if partition.log.failure is not None:
+                self.followers.stop(partition)
+                self.replicas.wake(partition)
+
+    async def _allocate_producer_ids(self) -> Block:
+        request = controller_pb.AllocateProducerIdsRequest(
+            header=request_header(CLIENT_ID.format(self.id)), broker_id=self.id, broker_epoch=self._epoch
+        )
+        timeout = self.settings["request.timeout.ms"] / 1000
+        answer = await self.broker.controller.call(lambda c: c.AllocateProducerIds, request, timeout)
+        return answer.first, answer.count
+
+    def _serve_metrics(self) -> None:
+        port = self.settings["metrics.port"]
+        if not port:
+            return
+        registry = CollectorRegistry()
+        collector = Collector(self.stats, self.wire, self.replicas.partitions, self._gauges, self._purgatories)
+        registry.register(collector)
+        self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
+        self.metrics_port = self._metrics[0].server_port
+
+    def _gauges(self) -> dict[str, float]:
+        image = self.follower.image
+        offline = sum(p.leader == NO_LEADER for topic in image.topics.values() for p in topic.partitions)
+        idle = self._idle.take_share() if self._idle else 0.0
+        return {
+            "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": idle,
+            "kafka_network_requestchannel_requestqueuesize": sum(each.handling for each in self._listeners),
+            "kafka_server_socketservermetrics_connection_count": self.wire.connections,
+            "kafka_server_replicamanager_offlinereplicacount": sum(len(d.lost) for d in self.log_dirs.dirs),
+            "kafka_controller_kafkacontroller_offlinepartitionscount": offline,
+            "kafka_controller_kafkacontroller_activecontrollercount": float(image.controller is not None),
+        }
+
+    def _purgatories(self) -> dict[str, int]:
+        return {p.name: p.size for p in (self.replicas.produces, self.replicas.fetches)}
+
+    # --- stop
+
+    async def stop(self) -> None:
+        """Stops as a person would want it: nothing that was acknowledged is lost, nobody waits for a lease to end."""
+        await self._hand_leaderships_away()
+        if self._rpc is not None:
+            await self._rpc.set_serving(False)
+        await asyncio.gather(*(listener.stop() for listener in self._listeners))
+        await self.cleaning.stop()
+        await self.housekeeping.stop()
+        await self.isr_keeper.stop()
+        await self._abandon(clean=True)
+
+    async def _hand_leaderships_away(self) -> None:
+        if not self.settings["controlled.shutdown.enable"] or self._lost.done() or self._epoch < 0:
+            return
+        request = controller_pb.ControlledShutdownRequest(
+            header=request_header(CLIENT_ID.format(self.id)), broker_id=self.id, broker_epoch=self._epoch
+        )
+        try:
+            answer = await self.broker.controller.call(lambda c: c.ControlledShutdown, request, SHUTDOWN_CALL_SECONDS)
+            if answer.remaining:
+                log.info("%d partitions have no other replica in sync; they go offline", len(answer.remaining))
+        except KafkaError as error:
+            log.warning("stopping without handing leaderships away: %s", error)
+
+    async def _abandon(self, clean: bool = False) -> None:
+        if self._metrics is not None:
+            self._metrics[0].shutdown()
+            self._metrics[0].server_close()
+        if self._registration is not None:
+            self._registration.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._registration
+        await self.followers.close()
+        await self.follower.stop()
+        if self._rpc is not None:
+            await self._rpc.stop(0.5)
+        await self._channels.close()
+        self._timer.close()
+        if not clean:
+            await asyncio.gather(*(listener.stop(0) for listener in self._listeners))
+        if clean:
+            marks = self.housekeeping.high_watermarks()
+            await asyncio.get_running_loop().run_in_executor(None, self.log_dirs.close, marks, self._epoch)
+        else:
+            self.log_dirs.release()
+
+
+def _intervals(settings: Settings) -> Intervals:
+    return Intervals(
+        retention=settings["log.retention.check.interval.ms"] / 1000,
+        high_watermarks=settings["replica.high.watermark.checkpoint.interval.ms"] / 1000,
+        checkpoints=settings["log.flush.offset.checkpoint.interval.ms"] / 1000,
+        producers=settings["producer.id.expiration.check.interval.ms"] / 1000,
+        producer_expiration_ms=settings["producer.id.expiration.ms"],
+    )
+
+
+def _cleaning_limits(settings: Settings) -> CleaningLimits:
+    return CleaningLimits(
+        backoff=settings["log.cleaner.backoff.ms"] / 1000,
+        buffer_bytes=settings["log.cleaner.dedupe.buffer.size"],
+        load_factor=settings["log.cleaner.io.buffer.load.factor"],
+        max_bytes_per_second=settings["log.cleaner.io.max.bytes.per.second"],
+    )
+
+
+def _fetcher_limits(settings: Settings) -> FetcherLimits:
+    return FetcherLimits(
+        max_wait_ms=settings["replica.fetch.wait.max.ms"],
+        min_bytes=settings["replica.fetch.min.bytes"],
+        max_bytes=settings["replica.fetch.response.max.bytes"],
+        partition_max_bytes=settings["replica.fetch.max.bytes"],
+        backoff=settings["replica.fetch.backoff.ms"] / 1000,
+    )
+
+
+def _listener_config(settings: Settings) -> ListenerConfig:
+    return ListenerConfig(
+        max_connections=settings["max.connections"],
+        max_connections_per_ip=settings["max.connections.per.ip"],
+        socket_request_max_bytes=settings["socket.request.max.bytes"],
+        connections_max_idle_ms=settings["connections.max.idle.ms"],
+        queued_max_requests=settings["queued.max.requests"],
+        socket_send_buffer_bytes=settings["socket.send.buffer.bytes"],
+        socket_receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
+        socket_listen_backlog_size=settings["socket.listen.backlog.size"],
+    )
+
+
+def _advertised(wanted: ListenerAddress, bound: list[tuple[str, tuple[str, int]]]) -> tuple[str, int]:
+    """Where clients are told to connect: what was given, with the port that was bound where it says 0."""
+    port = wanted.endpoint.port or dict(bound)[wanted.name][1]
+    return wanted.endpoint.host or "127.0.0.1", port

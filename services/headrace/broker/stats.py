@@ -1,0 +1,167 @@
+"""What a broker counts, and how Prometheus sees it.
+
+The hot path adds to plain integers; nothing of prometheus-client is touched there. At a scrape one collector turns them
+into metric families under the names that Kafka's dashboards and alerts already know (as its JMX exporter writes them).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from headrace.wire.metrics import TIME_BUCKETS, WireMetrics
+from headrace.wire.protocol import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
+
+
+class TopicStats:
+    """Traffic of one topic."""
+
+    __slots__ = ("bytes_in", "bytes_out", "failed_fetch", "failed_produce", "messages_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.messages_in = 0
+        self.failed_produce = 0
+        self.failed_fetch = 0
+
+
+class Stats:
+    """Everything one broker counts."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicStats] = {}
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.started = time.time()
+
+    def topic(self, name: str) -> TopicStats:
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics[name] = TopicStats()
+        return found
+
+
+class Collector:
+    """Turns `Stats` and the partitions' state into metric families, in the scraper's thread: it copies first."""
+
+    def __init__(
+        self,
+        stats: Stats,
+        wire: WireMetrics,
+        partitions: Callable[[], Iterable[Partition]],
+        gauges: Callable[[], dict[str, float]],
+        purgatories: Callable[[], dict[str, int]],
+    ) -> None:
+        self._stats = stats
+        self._wire = wire
+        self._partitions = partitions
+        self._gauges = gauges
+        self._purgatories = purgatories
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._topics()
+        yield from self._requests()
+        yield from self._logs()
+        counters = {
+            "kafka_server_replicamanager_isrshrinks": (self._stats.isr_shrinks, "In-sync replicas that fell behind"),
+            "kafka_server_replicamanager_isrexpands": (self._stats.isr_expands, "In-sync replicas that caught up"),
+        }
+        for name, (value, text) in counters.items():
+            yield CounterMetricFamily(name, text, value=value)
+        for name, gauge in self._gauges().items():
+            yield GaugeMetricFamily(name, _GAUGES.get(name, name), value=gauge)
+        size = GaugeMetricFamily(
+            "kafka_server_delayedoperationpurgatory_purgatorysize", "Requests that wait", labels=["delayedOperation"]
+        )
+        for operation, count in self._purgatories().items():
+            size.add_metric([operation], count)
+        yield size
+
+    def _topics(self) -> Iterator[Metric]:
+        topics = list(self._stats.topics.items())
+        for field, name, text in _TOPIC_COUNTERS:
+            family = CounterMetricFamily(f"kafka_server_brokertopicmetrics_{name}", text, labels=["topic"])
+            for topic, stats in topics:
+                family.add_metric([topic], getattr(stats, field))
+            yield family
+
+    def _requests(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("kafka_network_requestmetrics_requests", "Requests answered", labels=["request"])
+        errors = CounterMetricFamily("kafka_network_requestmetrics_errors", "Requests refused", labels=["request"])
+        queued = CounterMetricFamily(
+            "kafka_network_requestmetrics_requestqueuetime_seconds", "Time before handling began", labels=["request"]
+        )
+        times = HistogramMetricFamily(
+            "kafka_network_requestmetrics_totaltime_seconds",
+            "From the last byte of a request to the first of its answer",
+            labels=["request"],
+        )
+        for key, api in list(self._wire.apis.items()):
+            label = [_request_name(key)]
+            requests.add_metric(label, api.requests)
+            errors.add_metric(label, api.errors)
+            queued.add_metric(label, api.queue_seconds)
+            total, buckets = 0, []
+            for bound, count in zip((*map(str, TIME_BUCKETS), "+Inf"), list(api.buckets), strict=True):
+                total += count
+                buckets.append((bound, float(total)))
+            times.add_metric(label, buckets, api.total_seconds)
+        yield from (requests, errors, queued, times)
+
+    def _logs(self) -> Iterator[Metric]:
+        labels = ["topic", "partition"]
+        size = GaugeMetricFamily("kafka_log_log_size", "Bytes of a partition's segments", labels=labels)
+        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset of a partition", labels=labels)
+        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset of a partition", labels=labels)
+        under = under_min = leaders = count = 0
+        for partition in list(self._partitions()):
+            key = [partition.topic, str(partition.index)]
+            size.add_metric(key, partition.log.size)
+            end.add_metric(key, partition.log.log_end_offset)
+            start.add_metric(key, partition.log.log_start_offset)
+            count += 1
+            leaders += partition.is_leader
+            under += partition.under_replicated
+            under_min += partition.under_min_isr
+        yield from (size, end, start)
+        for name, value, text in (
+            ("partitioncount", count, "Replicas on this broker"),
+            ("leadercount", leaders, "Partitions that this broker leads"),
+            ("underreplicatedpartitions", under, "Partitions led here with replicas out of sync"),
+            ("underminisrpartitioncount", under_min, "Partitions led here with too few replicas in sync"),
+        ):
+            yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", text, value=value)
+
+
+def _request_name(api_key: int) -> str:
+    """Kafka's name of an API: ListOffsets, not LIST_OFFSETS.
+
+    >>> _request_name(2)
+    'ListOffsets'
+    """
+    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
+
+
+_TOPIC_COUNTERS = (
+    ("bytes_in", "bytesin", "Bytes that producers sent"),
+    ("bytes_out", "bytesout", "Bytes that consumers got"),
+    ("messages_in", "messagesin", "Records that producers sent"),
+    ("failed_produce", "failedproducerequests", "Batches that were refused"),
+    ("failed_fetch", "failedfetchrequests", "Reads that were refused"),
+)
+
+_GAUGES = {
+    "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": "Share of the time it had nothing to do",
+    "kafka_network_requestchannel_requestqueuesize": "Requests being handled",
+    "kafka_server_socketservermetrics_connection_count": "Open client connections",
+    "kafka_server_replicamanager_offlinereplicacount": "Replicas in a failed log directory",
+    "kafka_controller_kafkacontroller_offlinepartitionscount": "Partitions of the cluster that nobody leads",
+    "kafka_controller_kafkacontroller_activecontrollercount": "1 while the cluster has an active controller",
+}

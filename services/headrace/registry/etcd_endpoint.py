@@ -1,0 +1,77 @@
+"""A connection to one etcd member, and how Headrace spells things in etcd's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+
+from headrace.registry.etcd_protos import etcdrpc
+
+# A member that has lost its quorum answers at once instead of hanging, and ends its streams.
+REQUIRE_LEADER = (("hasleader", "true"),)
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    # A channel made because another one hangs must not share that one's connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # etcd closes connections that are pinged more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+class Compacted(Exception):
+    """The history that was asked for is gone."""
+
+
+class Endpoint:
+    """A channel to one etcd member, and the stubs on it. One that hangs is replaced, not repaired."""
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.address = address
+        self._credentials = credentials
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+        self.kv = etcdrpc.KVStub(self._channel)
+        self.lease = etcdrpc.LeaseStub(self._channel)
+        self.watch = etcdrpc.WatchStub(self._channel)
+
+    def again(self) -> Endpoint:
+        """A new channel to the same member."""
+        return Endpoint(self.address, self._credentials)
+
+    async def connect(self, timeout: float) -> bool:
+        """Whether the connection is up; False as soon as connecting failed, or after `timeout`."""
+        try:
+            async with asyncio.timeout(timeout):
+                state = self._channel.get_state(try_to_connect=True)
+                while state is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    await self._channel.wait_for_state_change(state)
+                    state = self._channel.get_state(try_to_connect=True)
+                return True
+        except TimeoutError:
+            return False
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
+
+
+def prefix_range(prefix: str) -> tuple[bytes, bytes]:
+    """The key and range end that mean every key starting with `prefix`. UTF-8 has no byte 0xff, so + 1 is enough."""
+    start = prefix.encode()
+    return (start, start[:-1] + bytes((start[-1] + 1,))) if start else (b"\0", b"\0")
+
+
+def cancelled_by_channel() -> bool:
+    """Whether a CancelledError came from a channel that was closed, and not from somebody cancelling this task."""
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()

@@ -1,0 +1,631 @@
+"""The log of one partition: batches in, file ranges out.
+
+Three sets of bytes lie in the partition's folder: the segments, the leader epochs and the producers' state. `Log` keeps
+them in step: an append is judged completely (`batch.check`, sequence numbers) before anything is touched, then written
+with one call, then indexed. A write that fails leaves the log as it was and takes it offline: every later call raises
+KAFKA_STORAGE_ERROR, and `on_failure` tells the log dir.
+
+`recovery.open_log` makes one. No threads and no clock in here: the caller gives the time, and calls from one thread.
+Only `Flush.run` may run on a worker thread, between `begin_flush` and `finish_flush`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.records.batch import Batch, batches, check, stamp, stamp_log_append_time, valid_crc
+from headrace.records.errors import CorruptMessage, WrongChecksum
+from headrace.records.record import check_deep
+from headrace.storage import timestamps
+from headrace.storage.config import MAX_LONG, LogConfig
+from headrace.storage.files import FileRange, Files
+from headrace.storage.flush import Flush
+from headrace.storage.leader_epoch import LeaderEpochs
+from headrace.storage.producer_state import ProducerState
+from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo, StorageError
+from headrace.storage.retention import SegmentView, deletable
+from headrace.storage.segment import (
+    CLEANED,
+    DELETED,
+    MAX_POSITION,
+    MAX_RELATIVE_OFFSET,
+    SWAP,
+    Limits,
+    Segment,
+)
+from headrace.storage.segments import Segments
+from headrace.storage.snapshots import Snapshots
+
+_REMEMBERED_POSITIONS = 64
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
+_logger = logging.getLogger(__name__)
+_new_tuple = tuple.__new__
+
+
+class Log:
+    """See the module's docstring. `log_start_offset`, `log_end_offset` and `recovery_point` are read freely."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        config: LogConfig,
+        segments: Segments,
+        epochs: LeaderEpochs,
+        producers: ProducerState,
+        snapshots: Snapshots,
+        *,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        roll_jitter: float = 0.0,
+    ) -> None:
+        self.files = files
+        self.folder = folder
+        self.config = config
+        self.segments = segments
+        self.epochs = epochs
+        self.producers = producers
+        self.snapshots = snapshots
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        self.failure: StorageError | None = None
+        self.on_failure: Callable[[OSError], None] | None = None
+        self.on_checkpoint_stale: Callable[[], None] | None = None
+        """Called when the recovery point on disk must not stay above the log's any longer (see `_roll`)."""
+        self.checkpoint_stale = False
+        self.flushed_ms = NO_TIME
+        self._roll_jitter = roll_jitter
+        """Which part of `segment.jitter.ms` this log takes, from 0 to 1."""
+        self._created_ms = NO_TIME
+        self._roll_at = 0
+        """See `_next_roll`; 0 when it has to be computed."""
+        self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
+        self._names_changed = True
+        self._recent: dict[int, tuple[Segment, int]] = {}
+        """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
+        self._truncations = 0
+        self._sealed: list[Segment] = []
+        """Segments sealed since the last flush: their indexes are not durable, even where their records are."""
+        self._doomed: list[tuple[int, list[Segment]]] = []
+
+    @property
+    def name(self) -> str:
+        """The folder's name: `<topic>-<partition>`."""
+        return os.path.basename(self.folder)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.epochs.latest
+
+    # -- append --------------------------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, buf: memoryview, leader_epoch: int, now_ms: int, *, from_client: bool = True
+    ) -> AppendInfo:
+        """Validate, give offsets, write. `buf` is stamped in place.
+
+        `from_client=False` is for the broker's own batches (transaction markers), which clients may not write.
+        """
+        config = self.config
+        if not from_client:
+            found = _intact(buf)
+        elif config.log_append_time:
+            found = check(buf, max_message_bytes=config.max_message_bytes)
+        else:
+            found = check(
+                buf,
+                max_message_bytes=config.max_message_bytes,
+                now_ms=now_ms,
+                before_max_ms=config.timestamp_before_max_ms,
+                after_max_ms=config.timestamp_after_max_ms,
+            )
+        if config.compact and from_client:
+            for batch in found:
+                check_deep(buf, batch, key_required=True)
+        if len(buf) > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{len(buf)} bytes of batches do not fit a segment: segment.bytes is {config.segment_bytes}",
+            )
+        if found[0].producer_id >= 0 or len(found) > 1:
+            duplicate = self.producers.check_all(found)
+            if duplicate is not None:
+                return AppendInfo(
+                    duplicate.first_offset,
+                    duplicate.last_offset,
+                    duplicate.timestamp if config.log_append_time else NO_TIME,
+                    self.log_start_offset,
+                    True,
+                    0,
+                    0,
+                )
+        if config.log_append_time:
+            found = [stamp_log_append_time(buf, batch, now_ms) for batch in found]
+        first = offset = self.log_end_offset
+        bases = []
+        for batch in found:
+            stamp(buf, batch.position, offset, leader_epoch)
+            bases.append(offset)
+            offset += batch.last_offset_delta + 1
+        self._write(buf, found, bases, offset, now_ms)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, first)
+        append_time = now_ms if config.log_append_time else NO_TIME
+        # One call instead of the two of AppendInfo(...): this is the hot path.
+        return _new_tuple(
+            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        )
+
+    def append_as_follower(self, buf: memoryview, now_ms: int = NO_TIME) -> AppendInfo:
+        """Write what the leader sent: whole batches that carry their offsets, from the log's end on.
+
+        Offsets may have gaps, where the leader's log is compacted.
+        """
+        found = _intact(buf)
+        expected = self.log_end_offset
+        for batch in found:
+            if batch.base_offset < expected or batch.last_offset_delta < 0:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.name}: a batch at {batch.base_offset} where the log continues at {expected}:"
+                    " truncate to where the leader's log agrees, then fetch again",
+                )
+            expected = batch.next_offset
+        self._write(buf, found, [batch.base_offset for batch in found], expected, now_ms)
+        for batch in found:
+            if batch.leader_epoch > self.epochs.latest:
+                self.epochs.assign(batch.leader_epoch, batch.base_offset)
+        first = found[0].base_offset
+        count = sum(batch.count for batch in found)
+        return AppendInfo(first, expected - 1, NO_TIME, self.log_start_offset, False, count, len(buf))
+
+    def _write(self, buf: memoryview, found: list[Batch], bases: list[int], end_offset: int, now_ms: int) -> None:
+        """Write batches that begin at the offsets `bases`, and remember all there is to remember of them."""
+        if self.failure is not None:
+            raise self.failure
+        segment = self.segments.active
+        start = segment.size
+        try:
+            if not start:
+                self._created_ms = now_ms
+            elif (
+                start + len(buf) > self._roll_bytes
+                or found[-1].max_timestamp > (self._roll_at or self._next_roll())
+                or segment.full
+                or end_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):
+                segment = self._roll(max(self.log_end_offset, bases[0]))
+                start = 0
+            segment.append(buf)
+            recent = self._recent
+            for number, batch in enumerate(found):
+                offset = bases[number]
+                position = start + batch.position
+                segment.note(position, batch.size, offset + batch.last_offset_delta, batch.max_timestamp)
+                recent[offset] = (segment, position)
+                if batch.producer_id >= 0:
+                    self.producers.update(batch, offset)
+            if len(recent) > 2 * _REMEMBERED_POSITIONS:
+                for old in list(recent)[:-_REMEMBERED_POSITIONS]:
+                    del recent[old]
+            self.log_end_offset = end_offset
+        except OSError as error:
+            raise self._failed(error) from error
+
+    # -- roll ----------------------------------------------------------------------------------------------------
+
+    def _next_roll(self) -> int:
+        """The largest timestamp that still goes into the active segment: `segment.ms` after that of its first batch."""
+        first = self.segments.active.first_timestamp()
+        self._roll_at = first + self._segment_ms() if first >= 0 else MAX_LONG
+        return self._roll_at
+
+    def _segment_ms(self) -> int:
+        return self.config.segment_ms - int(self.config.segment_jitter_ms * self._roll_jitter)
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Begin a new segment if the active one has reached `segment.ms` by the clock; for logs without traffic."""
+        with _Guard(self):
+            active = self.segments.active
+            begin = active.first_timestamp() if active.size else NO_TIME
+            begin = self._created_ms if begin < 0 else begin
+            if not active.size or begin < 0 or now_ms - begin <= self._segment_ms():
+                return False
+            self._roll(self.log_end_offset)
+            return True
+
+    def roll(self) -> Segment:
+        """Begin a new segment now, unless the active one is empty."""
+        with _Guard(self):
+            return self._roll(self.log_end_offset)
+
+    def _roll(self, base_offset: int) -> Segment:
+        active = self.segments.active
+        if not active.size and active.base_offset == base_offset:
+            return active
+        if self.checkpoint_stale and self.on_checkpoint_stale is not None:
+            # The log was cut below the recovery point on disk. Recovery reads the last segment in any case; the one
+            # that is about to be sealed it would skip, although what was written after the cut is not durable.
+            self.on_checkpoint_stale()
+        active.seal()
+        self._sealed.append(active)
+        self.epochs.save()
+        self.snapshots.take(self.producers, base_offset)
+        if active.size:
+            segment = self._new_segment(base_offset)
+        else:
+            self.segments.discard(active)
+            segment = self._new_segment(base_offset)
+            active.remove()
+        return segment
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        segment = Segment(self.files, self.folder, base_offset, self.limits, size=None)
+        segment.log.truncate(0)
+        self._names_changed = True
+        self._roll_at = 0
+        self.segments.add(segment)
+        return segment
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.config.index_interval_bytes, self.config.segment_index_bytes)
+
+    # -- read ----------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, *, upto: int, min_one_batch: bool = True) -> ReadInfo:
+        """Whole batches from the one that holds `offset` on, all of them below `upto` (high watermark or log end).
+
+        At most `max_bytes`, but one batch at least with `min_one_batch`. The first batch may begin before `offset`.
+        """
+        if self.failure is not None:
+            raise self.failure
+        end_offset = self.log_end_offset
+        if offset < self.log_start_offset or offset > end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.name} has offsets from {self.log_start_offset} to {end_offset}, not {offset}",
+            )
+        upto = min(upto, end_offset)
+        if offset >= upto:
+            return NOTHING
+        try:
+            return self._read(offset, max_bytes, upto, min_one_batch)
+        except CorruptMessage as error:
+            # Nine times of ten the index led astray, and the log is sound.
+            if not self._mend(offset, error):
+                raise
+            return self._read(offset, max_bytes, upto, min_one_batch)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _read(self, offset: int, max_bytes: int, upto: int, at_least_one: bool) -> ReadInfo:
+        segments = self.segments
+        recent = self._recent.get(offset)
+        if recent is not None:
+            segment, position = recent
+        else:
+            segment = segments.floor(offset)
+            position = segment.locate(offset)
+        ranges: list[FileRange] = []
+        size = 0
+        while True:
+            after = None if segment is segments.active else segments.after(segment)
+            last = upto <= (self.log_end_offset if after is None else after.base_offset)
+            limit = self._position_of(segment, upto) if last else segment.size
+            end = segment.end_of(position, max_bytes - size, limit, at_least_one=at_least_one and not size)
+            if end > position:
+                ranges.append(segment.range(position, end))
+                size += end - position
+            if last or end < limit or after is None:
+                return ReadInfo(ranges, size)
+            segment, position = after, 0
+
+    def _position_of(self, segment: Segment, offset: int) -> int:
+        """Where the batches below `offset` end in the segment it belongs to."""
+        if offset == self.log_end_offset:
+            return segment.size
+        recent = self._recent.get(offset)
+        if recent is not None and recent[0] is segment:
+            return recent[1]
+        return segment.locate(offset)
+
+    def _mend(self, offset: int, error: CorruptMessage) -> bool:
+        """Make the indexes of the segment that holds `offset` anew, unless that was done before."""
+        segment = self.segments.floor(offset)
+        if segment.mended:
+            return False
+        _logger.warning("%s; the indexes are made anew", error)
+        with _Guard(self):
+            segment.rebuild_indexes()
+            if segment is not self.segments.active:
+                segment.seal()
+                self._sealed.append(segment)
+        return True
+
+    def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
+        """The first record at or after `timestamp`, if there is one."""
+        with _Guard(self):
+            return timestamps.first_at_or_after(self.segments, timestamp, self.log_start_offset)
+
+    def offset_of_max_timestamp(self) -> timestamps.Found | None:
+        """The record with the largest timestamp (ListOffsets with -3), if any carries one."""
+        with _Guard(self):
+            return timestamps.largest(self.segments, self.log_start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) when `epoch` is not known."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # -- truncate ------------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Cut the log so that it ends at `offset` (or at the beginning of the batch that holds it).
+
+        True if anything was cut. An offset before the first segment empties the log and begins it there.
+        """
+        if offset >= self.log_end_offset:
+            return False
+        if offset < self.segments.first.base_offset:
+            self.truncate_fully(offset)
+            return True
+        with _Guard(self):
+            last = self.segments.floor(offset)
+            cut = next(last.headers(last.locate(offset)), None)
+            end = offset if cut is None else min(offset, max(cut.base_offset, last.base_offset))
+            start = min(self.log_start_offset, offset)
+            if end < start:
+                self.truncate_fully(start)
+                return True
+            self._lower_recovery_point(end)
+            self._recent.clear()
+            # From the last to the first, so that a crash in between leaves a prefix of the log; and for good, before
+            # other records are written under the same offsets.
+            for segment in reversed(list(self.segments)):
+                if segment.base_offset > last.base_offset:
+                    self.segments.discard(segment)
+                    segment.remove()
+            self.files.sync_dir(self.folder)
+            last.truncate_to(offset)
+            self.log_end_offset = end
+            self.log_start_offset = start
+            self._names_changed = True
+            self._created_ms = NO_TIME
+            self._roll_at = 0
+            self.epochs.truncate_from(end)
+            self.epochs.save()
+            self.producers = self.snapshots.restore(self.segments, self.segments.first.base_offset, end)
+            return True
+
+    def truncate_fully(self, start_offset: int) -> None:
+        """Drop everything and begin anew at `start_offset`."""
+        with _Guard(self):
+            self._lower_recovery_point(min(start_offset, self.log_start_offset))
+            self._recent.clear()
+            for segment in reversed(list(self.segments)):
+                self.segments.discard(segment)
+                segment.remove()
+            self._new_segment(start_offset)
+            self.log_start_offset = self.log_end_offset = self.recovery_point = start_offset
+            self.epochs.clear()
+            self.epochs.save()
+            self.producers.clear()
+            self.snapshots.remove_all()
+            self.snapshots.take(self.producers, start_offset)
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        self._truncations += 1
+        if offset < self.recovery_point:
+            self.recovery_point = offset
+            self.checkpoint_stale = True
+
+    # -- retention -----------------------------------------------------------------------------------------------
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log's start up to `offset` (DeleteRecords); the files go with the next `retain`. The new start."""
+        if offset > self.log_end_offset or offset < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.name} ends at {self.log_end_offset}: records before {offset} cannot be deleted",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.begin_at(offset)
+        return self.log_start_offset
+
+    def retain(self, now_ms: int, high_watermark: int | None = None) -> int:
+        """Rename segments that are past retention to `.deleted`, and remove those renamed `file.delete.delay.ms` ago.
+
+        Returns how many segments were renamed. Call it every `log.retention.check.interval.ms`.
+        """
+        with _Guard(self):
+            self.remove_deleted(now_ms)
+            segments = list(self.segments)
+            end = self.log_end_offset
+            views = [SegmentView(self.segments.end_of(s, end), s.size, s.largest().timestamp) for s in segments]
+            count = deletable(
+                views,
+                self.config,
+                now_ms=now_ms,
+                log_start_offset=self.log_start_offset,
+                high_watermark=end if high_watermark is None else high_watermark,
+            )
+            if count:
+                if count == len(segments):
+                    self._roll(end)
+                self.log_start_offset = max(self.log_start_offset, views[count - 1].end_offset)
+                self.epochs.begin_at(self.log_start_offset)
+                self._delete(segments[:count], now_ms)
+            return count
+
+    def _delete(self, segments: Sequence[Segment], now_ms: int) -> None:
+        """First step: out of the log and renamed, oldest first."""
+        self._recent.clear()
+        for segment in segments:
+            self.segments.discard(segment)
+            segment.rename("", DELETED)
+            self.snapshots.remove(segment.base_offset)
+        self._names_changed = True
+        self._doomed.append((now_ms + self.config.file_delete_delay_ms, list(segments)))
+
+    def next_removal_ms(self) -> int | None:
+        """When `remove_deleted` has something to do next."""
+        return min((due for due, _ in self._doomed), default=None)
+
+    def remove_deleted(self, now_ms: int) -> None:
+        """Second step: remove the files whose `file.delete.delay.ms` is over."""
+        with _Guard(self):
+            due = [entry for entry in self._doomed if entry[0] <= now_ms]
+            self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+            for _, segments in due:
+                for segment in segments:
+                    segment.remove()
+
+    def replace_segments(self, new: Sequence[Segment], old: Iterable[Segment], now_ms: int) -> None:
+        """Put cleaned segments (written with the suffix `.cleaned`) in the place of the ones they were made from.
+
+        The new ones are made durable, renamed to `.swap` from the last to the first, then the old ones are renamed to
+        `.deleted` and the new ones lose their suffix. Opening the log after a crash undoes this while a `.cleaned` is
+        left, and finishes it afterwards.
+        """
+        with _Guard(self):
+            for segment in new:
+                segment.seal()
+                segment.sync()
+            for segment in reversed(new):
+                segment.rename(CLEANED, SWAP)
+            self.files.sync_dir(self.folder)
+            replaced = list(old)
+            kept = {segment.base_offset for segment in new}
+            self._recent.clear()
+            for segment in replaced:
+                self.segments.discard(segment)
+                segment.rename("", DELETED)
+                if segment.base_offset not in kept:
+                    self.snapshots.remove(segment.base_offset)
+            for segment in new:
+                segment.rename(SWAP, "")
+                self.segments.add(segment)
+            self.files.sync_dir(self.folder)
+            self._doomed.append((now_ms + self.config.file_delete_delay_ms, replaced))
+
+    # -- flush, close --------------------------------------------------------------------------------------------
+
+    def begin_flush(self) -> Flush:
+        """What has to be synced for everything written so far to be durable. Then `run` it, then `finish_flush`."""
+        with _Guard(self):
+            self.epochs.save()
+            end, active = self.log_end_offset, self.segments.active
+            unsynced = {s: None for s in self.segments if self.segments.end_of(s, end) > self.recovery_point}
+            unsynced.update(dict.fromkeys(self._sealed))
+            self._sealed.clear()
+            parts = [part for segment in unsynced if segment is not active for part in segment.parts()]
+            parts += [active.log, *self.snapshots.take_unsynced()]
+            folder = self.folder if self._names_changed else None
+            self._names_changed = False
+            return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
+
+    def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
+        """Have sealed segments synced although they lie below the recovery point."""
+        self._sealed.extend(segments)
+
+    def finish_flush(self, flush: Flush, now_ms: int = NO_TIME) -> None:
+        """Move the recovery point, unless the log was truncated meanwhile: what came after the cut is not durable."""
+        self.flushed_ms = now_ms
+        if flush.truncations == self._truncations:
+            self.recovery_point = max(self.recovery_point, flush.upto)
+
+    def flush_due(self, now_ms: int) -> bool:
+        """Whether `flush.messages` or `flush.ms` ask for a flush."""
+        waiting = self.log_end_offset - self.recovery_point
+        return waiting >= self.config.flush_messages or (
+            waiting > 0 and now_ms - max(self.flushed_ms, 0) >= self.config.flush_ms
+        )
+
+    def flush(self, now_ms: int = NO_TIME) -> int:
+        """Make everything written so far durable, here and now. Returns the recovery point."""
+        if self.recovery_point < self.log_end_offset or self._names_changed:
+            with _Guard(self):
+                flush = self.begin_flush()
+                flush.run()
+                self.finish_flush(flush, now_ms)
+        return self.recovery_point
+
+    def expire_producers(self, now_ms: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> None:
+        """Forget producer ids without a write for `producer.id.expiration.ms`."""
+        self.producers.expire(now_ms, expiration_ms)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take new settings; index settings hold for new segments."""
+        self.config = config
+        self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
+        self._roll_at = 0
+
+    def close(self) -> None:
+        """Write out all that a clean start reads instead of the log, make it durable and let go of the files."""
+        if self.failure is None:
+            with _Guard(self):
+                self.segments.active.save_indexes()
+                self.snapshots.take(self.producers, self.log_end_offset)
+                self._names_changed = True
+                self.flush()
+                self.segments.active.sync()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files without writing anything (after a failure, or before the folder is deleted)."""
+        for segment in self.segments:
+            segment.close()
+        for _, segments in self._doomed:
+            for segment in segments:
+                segment.close()
+
+    def take_offline(self, error: OSError) -> None:
+        """Refuse every call from now on: the disk failed, here or under another log of the same dir."""
+        if self.failure is None:
+            self.failure = StorageError(self.folder, error)
+            self.release()
+
+    def _failed(self, error: OSError) -> KafkaError:
+        known = self.failure
+        self.take_offline(error)
+        if known is None and self.on_failure is not None:
+            self.on_failure(error)
+        return self.failure or StorageError(self.folder, error)
+
+
+class _Guard:
+    """Turns an OSError inside of it into the log's failure."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __enter__(self) -> None:
+        if self._log.failure is not None:
+            raise self._log.failure
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self._log._failed(error) from error
+
+
+def _intact(buf: memoryview) -> list[Batch]:
+    """The batches of a buffer that did not come from a client: whole, and with the right checksums."""
+    found = batches(buf)
+    if not found:
+        raise CorruptMessage("an append without a batch")
+    for batch in found:
+        if not valid_crc(buf, batch):
+            raise WrongChecksum(f"batch at offset {batch.base_offset}: the checksum is not that of its bytes")
+    return found

@@ -1,0 +1,373 @@
+"""The log dirs of a broker: which partition's log lies where, and what happens when a disk goes.
+
+A dir holds one folder a partition and a few files: `meta.properties` (whose dir this is: cluster, node and directory
+id), three checkpoints, `.lock` (one process at a time) and, between a clean stop and the next start,
+`.kafka_cleanshutdown` (then no log has to be read). A dir that fails (EIO, ENOSPC, read-only) goes offline alone: its
+partitions are named and refused with KAFKA_STORAGE_ERROR, and are not made anew elsewhere; the others carry on.
+
+`load` may run on a worker thread before the broker serves; everything else belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from headrace.errors import ErrorCode, KafkaError
+from headrace.storage import checkpoint, meta_properties, partition_metadata
+from headrace.storage.checkpoint import CheckpointCorrupt, TopicPartition
+from headrace.storage.config import LogConfig
+from headrace.storage.files import DIRECTORY, File, Files, Lock
+from headrace.storage.log import Log
+from headrace.storage.recovery import Known, open_log
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+DELETE = "-delete"
+FUTURE = "-future"
+STRAY = "-stray"
+_logger = logging.getLogger(__name__)
+
+
+def parse_folder(name: str) -> TopicPartition | None:
+    """
+    >>> parse_folder("orders.eu-12"), parse_folder("orders"), parse_folder("orders-1.0a1b-delete")
+    (('orders.eu', 12), None, None)
+    """
+    topic, dash, number = name.rpartition("-")
+    return (topic, int(number)) if dash and topic and number.isdecimal() else None
+
+
+@dataclass
+class LogDir:
+    """One directory. `failure` says why it is offline."""
+
+    path: str
+    directory_id: uuid.UUID | None = None
+    failure: str | None = None
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+    lost: set[TopicPartition] = field(default_factory=set)
+    """Partitions that lie here and cannot be served: all of an offline dir's, and damaged ones."""
+    clean: bool = False
+    """Whether the last process that used it stopped cleanly."""
+    lock: Lock | None = None
+
+    @property
+    def online(self) -> bool:
+        return self.failure is None
+
+
+class LogDirs:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        files: Files,
+        paths: Sequence[str],
+        *,
+        node_id: int,
+        cluster_id: str,
+        config_of: Callable[[str], LogConfig],
+        random: Random,
+        on_offline: Callable[[LogDir], None] | None = None,
+    ) -> None:
+        self.files = files
+        self.dirs = [LogDir(os.path.abspath(path)) for path in paths]
+        self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[TopicPartition, uuid.UUID] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """As they were at the last stop; for replicas that start."""
+        self.previous_broker_epoch = -1
+        """The epoch in the clean-shutdown marker, -1 if the last stop was not clean."""
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._config_of = config_of
+        self._random = random
+        self._on_offline = on_offline
+        self._dir_of: dict[TopicPartition, LogDir] = {}
+        self._doomed: list[tuple[int, LogDir, str]] = []
+        self._new: list[tuple[File, str, str]] = []
+        """Files of partitions that were created and not synced yet, with their folder and dir."""
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Claim the dirs and open every partition's log in them.
+
+        A dir that cannot be read is offline afterwards. Raises KafkaError when none is left, when another process
+        holds one, or when one belongs to another cluster or node.
+        """
+        for log_dir in self.dirs:
+            try:
+                self._load_dir(log_dir)
+            except OSError as error:
+                self.fail(log_dir, error)
+        if not any(log_dir.online for log_dir in self.dirs):
+            reasons = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in self.dirs)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log dir can be used: {reasons}")
+
+    def _load_dir(self, log_dir: LogDir) -> None:
+        files, path = self.files, log_dir.path
+        files.mkdir(path)
+        try:
+            log_dir.lock = files.lock(os.path.join(path, LOCK))
+        except BlockingIOError:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is in use by another process") from None
+        log_dir.directory_id = meta_properties.claim(
+            files, path, node_id=self._node_id, cluster_id=self._cluster_id, random=self._random
+        )
+        self._read_marker(log_dir)
+        names = files.scan(path)
+        found = {partition: name for name in names if (partition := _partition_of(name, names)) is not None}
+        log_dir.lost = set(found)
+        for name in names:
+            if names[name] == DIRECTORY and name.endswith(DELETE):
+                self._doomed.append((0, log_dir, os.path.join(path, name)))
+        recovery_points = self._checkpoint(log_dir, checkpoint.RECOVERY_POINT)
+        starts = self._checkpoint(log_dir, checkpoint.LOG_START_OFFSET)
+        self.high_watermarks.update(self._checkpoint(log_dir, checkpoint.REPLICATION_OFFSET))
+        for partition, name in found.items():
+            known = Known(recovery_points.get(partition, 0), starts.get(partition, 0), log_dir.clean)
+            self._open(log_dir, partition, os.path.join(path, name), known)
+
+    def _open(self, log_dir: LogDir, partition: TopicPartition, folder: str, known: Known) -> None:
+        if partition in self.logs:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{folder} and {self.logs[partition].folder} hold the same partition: move one of them away",
+            )
+        try:
+            topic_id = partition_metadata.read_topic_id(self.files, os.path.join(folder, partition_metadata.FILE_NAME))
+            log = open_log(self.files, folder, self._config_of(partition[0]), known, self._random.random())
+        except (KafkaError, ValueError) as error:
+            _logger.error("%s cannot be opened and stays offline: %s", folder, error)
+            self._dir_of[partition] = log_dir
+            return
+        self._add(log_dir, partition, log, topic_id)
+
+    def _add(self, log_dir: LogDir, partition: TopicPartition, log: Log, topic_id: uuid.UUID | None) -> None:
+        log.on_failure = lambda error: self.fail(log_dir, error)
+        log.on_checkpoint_stale = lambda: self._write_offsets(log_dir)
+        log_dir.lost.discard(partition)
+        log_dir.logs[partition] = log
+        self.logs[partition] = log
+        self._dir_of[partition] = log_dir
+        if topic_id is not None:
+            self.topic_ids[partition] = topic_id
+
+    def _read_marker(self, log_dir: LogDir) -> None:
+        """Take the clean-shutdown marker: from here on a stop is unclean until `close` says otherwise."""
+        path = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
+        if self.files.exists(path):
+            log_dir.clean = True
+            self.previous_broker_epoch = meta_properties.parse_marker(self.files.read(path))
+            self.files.remove(path)
+            self.files.sync_dir(log_dir.path)
+
+    def _checkpoint(self, log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoint.read_offsets(self.files, os.path.join(log_dir.path, name))
+        except CheckpointCorrupt as error:
+            _logger.warning("%s; every log of the dir is read", error)
+            log_dir.clean = False
+            return {}
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> Log | None:
+        """The log, None when there is none; KAFKA_STORAGE_ERROR when it is on an offline dir."""
+        log = self.logs.get((topic, partition))
+        if log is None and (log_dir := self._lost_in((topic, partition))) is not None:
+            reason = log_dir.failure or "it is damaged, see the broker's log"
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline in {log_dir.path}: {reason}"
+            )
+        return log
+
+    def _lost_in(self, partition: TopicPartition) -> LogDir | None:
+        return next((log_dir for log_dir in self.dirs if partition in log_dir.lost), None)
+
+    def create(self, topic: str, partition: int, topic_id: uuid.UUID | None = None, *, is_new: bool = True) -> Log:
+        """The partition's log, made in the dir with the fewest partitions if it is not there.
+
+        `is_new=False` says that it had a log here once: then it is not made anew while a dir is offline, for it may lie
+        there. A log of another topic with the same name is refused with INCONSISTENT_TOPIC_ID.
+        """
+        key = (topic, partition)
+        log = self.get(topic, partition)
+        if log is not None:
+            self._check_topic_id(key, topic_id)
+            if topic_id is not None and key not in self.topic_ids:
+                self._write_topic_id(self._dir_of[key], log.folder, topic_id)
+                self.topic_ids[key] = topic_id
+            return log
+        if not is_new and any(not log_dir.online for log_dir in self.dirs):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} may lie in a log dir that is offline")
+        log_dir = self._emptiest()
+        folder = os.path.join(log_dir.path, f"{topic}-{partition}")
+        try:
+            log = open_log(self.files, folder, self._config_of(topic), Known(), self._random.random())
+            self._write_topic_id(log_dir, folder, topic_id)
+        except OSError as error:
+            self.fail(log_dir, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
+        self._add(log_dir, key, log, topic_id)
+        return log
+
+    def _write_topic_id(self, log_dir: LogDir, folder: str, topic_id: uuid.UUID | None) -> None:
+        if topic_id is not None:
+            path = os.path.join(folder, partition_metadata.FILE_NAME)
+            self._new.append((partition_metadata.write_topic_id(self.files, path, topic_id), folder, log_dir.path))
+
+    def begin_sync(self) -> Callable[[], None]:
+        """What makes partitions that were created since the last call durable; run it on a worker thread.
+
+        Until then a power cut may undo their creation, which loses nothing: a record's own durability is the flush's
+        business, and an empty partition is made again by whoever wanted it.
+        """
+        new, self._new = self._new, []
+
+        def run() -> None:
+            for file, folder, _ in new:
+                try:
+                    file.sync()
+                    self.files.sync_dir(folder)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+            for path in {path for _, _, path in new}:
+                self.files.sync_dir(path)
+
+        return run
+
+    def _check_topic_id(self, key: TopicPartition, topic_id: uuid.UUID | None) -> None:
+        known = self.topic_ids.get(key)
+        if topic_id is not None and known is not None and known != topic_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"{key[0]}-{key[1]} holds topic {partition_metadata.encode_uuid(known)},"
+                f" not {partition_metadata.encode_uuid(topic_id)}",
+            )
+
+    def _emptiest(self) -> LogDir:
+        online = [log_dir for log_dir in self.dirs if log_dir.online]
+        if not online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log dir is offline")
+        return min(online, key=lambda log_dir: len(log_dir.logs))
+
+    def dir_of(self, topic: str, partition: int) -> LogDir | None:
+        return self._dir_of.get((topic, partition))
+
+    def delete(self, topic: str, partition: int, now_ms: int) -> None:
+        """Take a partition away: its folder is renamed now, and removed after `file.delete.delay.ms`."""
+        key = (topic, partition)
+        log = self.get(topic, partition)
+        if log is None:
+            return
+        log_dir = self._dir_of[key]
+        unique = uuid.UUID(int=self._random.getrandbits(128)).hex
+        # A file name has at most 255 bytes.
+        name = f"{topic[: 255 - len(DELETE) - 34 - len(str(partition))]}-{partition}.{unique}{DELETE}"
+        gone = os.path.join(log_dir.path, name)
+        log.release()
+        try:
+            self.files.rename(log.folder, gone)
+            self.files.sync_dir(log_dir.path)
+        except OSError as error:
+            self.fail(log_dir, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.folder}: {error}") from error
+        del self.logs[key], log_dir.logs[key], self._dir_of[key]
+        self.topic_ids.pop(key, None)
+        self.high_watermarks.pop(key, None)
+        self._doomed.append((now_ms + log.config.file_delete_delay_ms, log_dir, gone))
+
+    def remove_deleted(self, now_ms: int) -> None:
+        """Remove the folders of deleted partitions whose delay is over."""
+        due = [entry for entry in self._doomed if entry[0] <= now_ms]
+        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+        for _, log_dir, path in due:
+            if log_dir.online:
+                try:
+                    self.files.remove_tree(path)
+                except OSError as error:
+                    self.fail(log_dir, error)
+
+    # -- failure, checkpoints, stop ------------------------------------------------------------------------------
+
+    def fail(self, log_dir: LogDir, error: OSError) -> None:
+        """Take a dir offline with all its partitions."""
+        if not log_dir.online:
+            return
+        log_dir.failure = str(error)
+        log_dir.lost |= set(log_dir.logs)
+        names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(log_dir.lost)) or "none known"
+        _logger.error("log dir %s goes offline: %s; its partitions: %s", log_dir.path, error, names)
+        for partition, log in log_dir.logs.items():
+            log.take_offline(error)
+            self.logs.pop(partition, None)
+        log_dir.logs.clear()
+        if self._on_offline is not None:
+            self._on_offline(log_dir)
+
+    def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Write recovery points and log start offsets of every dir; high watermarks too when they are given."""
+        for log_dir in self._online():
+            try:
+                self._write_offsets(log_dir)
+                if high_watermarks is not None:
+                    here = {key: high_watermarks[key] for key in log_dir.logs if key in high_watermarks}
+                    self._write(log_dir, checkpoint.REPLICATION_OFFSET, here)
+            except OSError as error:
+                self.fail(log_dir, error)
+
+    def _write_offsets(self, log_dir: LogDir) -> None:
+        logs = log_dir.logs.items()
+        self._write(log_dir, checkpoint.RECOVERY_POINT, {key: log.recovery_point for key, log in logs})
+        moved = {k: log.log_start_offset for k, log in logs if log.log_start_offset > log.segments.first.base_offset}
+        self._write(log_dir, checkpoint.LOG_START_OFFSET, moved)
+        for _, log in logs:
+            log.checkpoint_stale = False
+
+    def _write(self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        checkpoint.write_offsets(self.files, os.path.join(log_dir.path, name), offsets)
+
+    def _online(self) -> Iterable[LogDir]:
+        return [log_dir for log_dir in self.dirs if log_dir.online]
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None, broker_epoch: int = -1) -> None:
+        """Stop cleanly: close every log, write the checkpoints, and leave the marker that says so in each sound dir."""
+        try:
+            self.begin_sync()()
+        except OSError as error:
+            _logger.error("new partitions are not durable: %s", error)
+        for log_dir in self._online():
+            for log in list(log_dir.logs.values()):
+                if log_dir.online:
+                    try:
+                        log.close()
+                    except KafkaError as error:
+                        _logger.error("%s was not closed cleanly: %s", log.folder, error)
+        self.write_checkpoints(high_watermarks)
+        for log_dir in self._online():
+            try:
+                path = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
+                checkpoint.replace_file(self.files, path, meta_properties.render_marker(broker_epoch))
+            except OSError as error:
+                self.fail(log_dir, error)
+        self.release()
+
+    def release(self) -> None:
+        """Give the dirs up without a word: what a start that failed, or a crash, leaves behind."""
+        for log_dir in self.dirs:
+            if log_dir.lock is not None:
+                log_dir.lock.release()
+                log_dir.lock = None
+
+
+def _partition_of(name: str, names: Mapping[str, int]) -> TopicPartition | None:
+    if names[name] != DIRECTORY or name.endswith((DELETE, FUTURE, STRAY)):
+        return None
+    return parse_folder(name)

@@ -1,0 +1,51 @@
+"""`partition.metadata`: the topic's id beside a partition's data, so that a topic deleted and made again under the same
+name never inherits the old one's records. Kafka's format: two lines, `version: 0` and `topic_id: <url-safe base64>`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+
+from headrace.storage.files import File, Files
+
+FILE_NAME = "partition.metadata"
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Kafka's text of an id: base64, url-safe, without padding.
+
+    >>> encode_uuid(uuid.UUID(int=1))
+    'AAAAAAAAAAAAAAAAAAAAAQ'
+    """
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    """The id of Kafka's text; ValueError when it is none."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a base64 id: {error}") from None
+
+
+def write_topic_id(files: Files, path: str, topic_id: uuid.UUID) -> File:
+    """Writes the id; it is durable once the file that is returned, and its folder, are synced."""
+    file = files.open(path)
+    file.truncate(0)
+    file.append(f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
+    return file
+
+
+def read_topic_id(files: Files, path: str) -> uuid.UUID | None:
+    """The id, None when there is no file (or an empty one, as a power cut leaves it); ValueError when it is damaged."""
+    try:
+        text = files.read(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    if not text:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise ValueError(f"{path}: not 'version: 0' and a topic_id")
+    return decode_uuid(fields["topic_id"].strip())

@@ -1,0 +1,293 @@
+"""A segment: a stretch of the log in one file, with its two sparse indexes beside it.
+
+`<base offset>.log` holds record batches one after the other, nothing else; the base offset is in its name (20 digits)
+and is not above the first batch's. All segments but the last are sealed: they never grow, their indexes are complete
+and their files may be closed at any time. `size` is the length that holds whole batches: bytes after it are what a
+failed write left.
+
+An index entry is made for a batch when the bytes since the last entry, with the batch, would pass
+`index.interval.bytes`. So from any entry to the next there are at most that many bytes, or one single batch, and a
+lookup reads no more than that (Kafka, which leaves the batch out of the sum, reads up to one batch more).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, Batch
+from headrace.records.errors import CorruptMessage
+from headrace.storage.files import Data, File, FileRange, Files
+from headrace.storage.index import IndexCorrupt, OffsetIndex
+from headrace.storage.time_index import TimeIndex, TimestampOffset
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT, TXN_INDEX = ".log", ".index", ".timeindex", ".snapshot", ".txnindex"
+DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+MAX_RELATIVE_OFFSET = 2**31 - 1
+MAX_POSITION = 2**31 - 1
+_WALK_BYTES = 64 * 1024
+_logger = logging.getLogger(__name__)
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """
+    >>> file_name(42, LOG)
+    '00000000000000000042.log'
+    """
+    return f"{base_offset:020d}{suffix}"
+
+
+class Limits(NamedTuple):
+    """What a segment needs of a log's configuration."""
+
+    index_interval_bytes: int
+    index_bytes: int
+
+
+class Segment:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "base_offset",
+        "full",
+        "interval",
+        "log",
+        "mended",
+        "offsets",
+        "size",
+        "times",
+    )
+
+    def __init__(
+        self, files: Files, folder: str, base_offset: int, limits: Limits, *, size: int | None, suffix: str = ""
+    ) -> None:
+        """An existing segment of `size` bytes, or a new one with None; nothing is read or created yet."""
+        fresh = size is None
+        stem = os.path.join(folder, f"{base_offset:020d}")
+        self.base_offset = base_offset
+        self.interval = limits.index_interval_bytes
+        self.log: File = files.open(f"{stem}{LOG}{suffix}")
+        self.offsets = OffsetIndex(files.open(f"{stem}{INDEX}{suffix}"), base_offset, limits.index_bytes, fresh=fresh)
+        self.times = TimeIndex(files.open(f"{stem}{TIME_INDEX}{suffix}"), base_offset, limits.index_bytes, fresh=fresh)
+        self.size = size or 0
+        self._bytes_since_index = 0 if fresh else -1
+        self._max_timestamp: int | None = -1 if fresh else None
+        self._max_timestamp_offset = base_offset
+        self._first_timestamp: int | None = None
+        self.full = False
+        """Whether an index has no room left: time for a new segment."""
+        self.mended = False
+        """Whether the indexes were made anew since the log was opened: doing it twice would not help."""
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def append(self, data: Data) -> None:
+        """Write whole batches at the end; `note` each of them afterwards. Nothing stays when it fails."""
+        try:
+            self.log.append(data)
+        except OSError:
+            self.log.truncate(self.size)
+            raise
+        self.size += len(data)
+
+    def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Index a batch that was written at `position`."""
+        if max_timestamp > (self.largest()[0] if self._max_timestamp is None else self._max_timestamp):
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        since = self._bytes_since_index
+        if position == 0:
+            self._first_timestamp = max_timestamp
+            since = 0
+        elif since < 0:
+            since = position - self.offsets.last()[1]
+        if since + size > self.interval and position:
+            full = self.offsets.append(last_offset, position)
+            if self.times.maybe_append(self._max_timestamp or 0, self._max_timestamp_offset) or full:
+                self.full = True
+            since = 0
+        self._bytes_since_index = since + size
+
+    def save_indexes(self) -> None:
+        """Write the indexes out, with the segment's largest timestamp as the last entry of the time index."""
+        if self._max_timestamp is not None and self.size:
+            self.times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+        self.offsets.save()
+        self.times.save()
+
+    def seal(self) -> None:
+        """No more batches: write the indexes out and let go of their memory."""
+        self.save_indexes()
+        self.offsets.seal()
+        self.times.seal()
+
+    def sync(self) -> None:
+        """Make a sealed segment durable, indexes and all. Safe from a worker thread."""
+        for part in self.parts():
+            part.sync()
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the batch with `offset` and all after it."""
+        position = self.locate(offset)
+        self.offsets.truncate_to(offset)
+        self.times.truncate_to(offset)
+        if position < self.size:
+            self.log.truncate(position)
+            self.size = position
+        self._bytes_since_index = position - self.offsets.last()[1]
+        self.full = False
+        last = self.times.last()
+        for batch in self.headers(self.offsets.lookup(max(last.offset, self.base_offset))[1]):
+            if batch.max_timestamp > last.timestamp:
+                last = TimestampOffset(batch.max_timestamp, batch.last_offset)
+        self._max_timestamp, self._max_timestamp_offset = last
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the batch headers, up to the first one that is none."""
+        self.reset()
+        self.mended = True
+        try:
+            for batch in self.headers():
+                self.note(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+        except CorruptMessage as error:
+            _logger.error("%s; the index ends before it", error)
+
+    def reset(self) -> None:
+        """Forget the indexes' entries, to `note` every batch again."""
+        self.offsets.reset()
+        self.times.reset()
+        self._bytes_since_index = 0
+        self._max_timestamp = -1
+        self._max_timestamp_offset = self.base_offset
+        self._first_timestamp = None
+        self.full = False
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def headers(self, position: int = 0, chunk: int = _WALK_BYTES) -> Iterator[Batch]:
+        """The batch headers from `position` (a batch's beginning) on, with their positions in the file.
+
+        `chunk` bytes are read first; a smaller one than the default grows again from a single header on.
+        """
+        size = self.size
+        chunk = max(chunk, HEADER_SIZE)
+        grown = chunk if chunk >= _WALK_BYTES else 0
+        while position < size:
+            data = self.log.pread(min(chunk, size - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(data):
+                base_offset, length, epoch, magic, *rest = HEADER.unpack_from(data, at)
+                batch_size = length + LOG_OVERHEAD
+                if magic != 2 or batch_size < HEADER_SIZE or position + at + batch_size > size:
+                    raise CorruptMessage(f"{self.log.path}: there is no batch at {position + at}")
+                yield Batch(position + at, batch_size, base_offset, epoch, magic, *rest)
+                at += batch_size
+            if at == 0:
+                raise CorruptMessage(f"{self.log.path}: there is no batch at {position}")
+            position += at
+            chunk = min(max(grown * 2, HEADER_SIZE), _WALK_BYTES)
+            grown = chunk
+
+    def locate(self, offset: int) -> int:
+        """Where the batch begins that holds `offset`, or the first one after it; the segment's size when none does."""
+        entry_offset, position, bound = self.offsets.lookup_range(offset, self.size)
+        begin, gap = position, bound - position
+        if gap < 0 or bound > self.size or position == self.size > 0:
+            raise CorruptMessage(f"{self.offsets.file.path}: the entries around {offset} are outside of the log")
+        # Either the gap is small and read at once, or it is one batch, of which the header is enough.
+        for batch in self.headers(position, gap if gap <= self.interval and entry_offset != offset else HEADER_SIZE):
+            if batch.position == begin > 0 and batch.last_offset > entry_offset:
+                raise CorruptMessage(f"{self.offsets.file.path}: {entry_offset} is not at {begin}")
+            if batch.last_offset >= offset:
+                return batch.position
+            if batch.position + batch.size >= bound:
+                return bound
+        return bound
+
+    def end_of(self, position: int, max_bytes: int, limit: int, *, at_least_one: bool) -> int:
+        """The end of as many whole batches from `position` on as fit `max_bytes` and end by `limit`."""
+        if position + max_bytes >= limit:
+            return limit
+        end = self.offsets.lookup_position(position + max_bytes)[1]
+        if end > position:
+            return end
+        end = position
+        for batch in self.headers(position, min(max_bytes + HEADER_SIZE, self.interval)):
+            after = batch.position + batch.size
+            if after > position + max_bytes:
+                return after if at_least_one and end == position else end
+            end = after
+        return end
+
+    def range(self, position: int, end: int) -> FileRange:
+        return FileRange(self.log.handle(), position, end - position)
+
+    def largest(self) -> TimestampOffset:
+        """The largest timestamp in the segment and its offset; (-1, base offset) when there is none.
+
+        The time index's last entry, written when the segment was sealed or closed.
+        """
+        if self._max_timestamp is None:
+            self._max_timestamp, self._max_timestamp_offset = self.times.last()
+        return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
+
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, from which `segment.ms` counts; -1 when the segment is empty."""
+        if self._first_timestamp is None:
+            first = next(self.headers(0, HEADER_SIZE), None)
+            if first is None:
+                return -1
+            self._first_timestamp = first.max_timestamp
+        return self._first_timestamp
+
+    def find_timestamp(self, timestamp: int, from_offset: int) -> Batch | None:
+        """The first batch after `from_offset` that holds a timestamp of at least `timestamp`."""
+        if self.largest().timestamp < timestamp:
+            return None
+        below = self.times.lookup(timestamp)
+        _, position, bound = self.offsets.lookup_range(max(below.offset, from_offset), self.size)
+        gap = bound - position
+        for batch in self.headers(position, gap if gap <= self.interval else HEADER_SIZE):
+            if batch.max_timestamp >= timestamp and batch.last_offset >= from_offset:
+                return batch
+        return None
+
+    def read_batch(self, batch: Batch) -> bytes:
+        return self.log.pread(batch.size, batch.position)
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def parts(self) -> tuple[File, File, File]:
+        return self.log, self.offsets.file, self.times.file
+
+    def check_indexes(self) -> None:
+        """Raise `IndexCorrupt` if an index is missing or cannot be right. Reads no log data."""
+        try:
+            self.offsets.check(self.size)
+            self.times.check()
+        except FileNotFoundError as error:
+            raise IndexCorrupt(f"{error.filename} is missing") from None
+        if self.size and not len(self.times):
+            raise IndexCorrupt(f"{self.times.file.path} is empty, its log is not")
+
+    def close(self) -> None:
+        for part in self.parts():
+            part.close()
+
+    def rename(self, old_suffix: str, new_suffix: str) -> None:
+        """Change what the names of the files end with, as in `.deleted`; a part that is not there is skipped."""
+        for part in self.parts():
+            try:
+                part.rename(part.path.removesuffix(old_suffix) + new_suffix)
+            except FileNotFoundError:
+                part.path = part.path.removesuffix(old_suffix) + new_suffix
+
+    def remove(self) -> None:
+        for part in self.parts():
+            part.remove()
