@@ -101,6 +101,7 @@ class BrokerService:
             Purgatory("Fetch", self._timer, purge_interval=settings["fetch.purgatory.purge.interval.requests"]),
             asyncio.get_running_loop().call_soon,
             lambda: self.follower.image,
+            asyncio.get_running_loop().call_later,
         )
         self.log_dirs = LogDirs(
             OsFiles(),

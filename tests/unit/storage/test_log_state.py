@@ -186,6 +186,11 @@ def test_which_segments_may_go(
     config: dict[str, object], now: int, start: int, high_watermark: int, expected: int
 ) -> None:
     chosen = deletable(
-        SEGMENTS, LogConfig.of(config), now_ms=now, log_start_offset=start, high_watermark=high_watermark
+        SEGMENTS,
+        LogConfig.of(config),
+        log_size=300,
+        now_ms=now,
+        log_start_offset=start,
+        high_watermark=high_watermark,
     )
     assert chosen == expected
