@@ -21,7 +21,6 @@ from headrace.ports import Clock
 from headrace.storage.files import FileRange
 from headrace.timing.purgatory import DelayedOperation, Purgatory, PurgatoryFull
 
-
 ANNOUNCE_SECONDS = 0.005
 """How long a new high watermark waits for a batch to go to the followers with, before it goes alone."""
 
