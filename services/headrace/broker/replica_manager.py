@@ -170,6 +170,12 @@ class ReplicaManager:
         partition.progress = None
         self.wake(partition)
 
+    def stop_leading(self) -> None:
+        """Takes no more requests for any partition; whoever waits is told to look for another leader."""
+        for partition in self.partitions():
+            partition.progress = None
+            self.wake(partition)
+
     def find(self, topic: str | uuid.UUID, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
 
