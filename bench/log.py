@@ -21,13 +21,15 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from headrace.records.batch import HEADER_SIZE, stamp, stamp_crc
+from headrace.records.batch import HEADER_SIZE, stamp
 from headrace.records.record import Record, build
 from headrace.storage.config import LogConfig
 from headrace.storage.files import OsFile, OsFiles
 from headrace.storage.log import Log
 from headrace.storage.log_dirs import LogDirs
+from headrace.storage.producer_state import ProducerState
 from headrace.storage.recovery import Known, open_log
+from headrace.storage.snapshots import Snapshots
 
 NOW = 1_700_000_000_000
 BATCH_BYTES = 16 * 1024
@@ -48,48 +50,38 @@ def one_batch(timestamp: int = NOW, size: int = BATCH_BYTES) -> bytearray:
     return build([Record(i, timestamp, b"key", value) for i in range(count)])
 
 
-def best(run: Callable[[], float], times: int = 5) -> float:
-    return max(run() for _ in range(times))
-
-
 def append_speed(folder: str, scale: float) -> Row:
-    total = int(256 * 1024 * 1024 * scale)
-    data = one_batch()
-    count = total // len(data)
-
-    def plain() -> float:
-        path = os.path.join(folder, "plain")
-        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC)
-        begin = time.perf_counter()
+    """Rounds of a MiB each, by turns, and the CPU time they take: other processes on the machine hurt both alike."""
+    rounds, count = max(20, int(400 * scale)), 64
+    data = memoryview(one_batch())
+    plain = os.open(os.path.join(folder, "plain"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    path = os.path.join(folder, "append-0")
+    log = open_log(OsFiles(), path, LogConfig.of())
+    written, appended = [], []
+    for _ in range(rounds):
+        begin = time.thread_time()
         for _ in range(count):
-            os.write(fd, data)
-        took = time.perf_counter() - begin
-        os.close(fd)
-        os.unlink(path)
-        return count * len(data) / took / 1e6
-
-    def log() -> float:
-        path = os.path.join(folder, "append-0")
-        opened = open_log(OsFiles(), path, LogConfig.of())
-        # As a broker has it: each batch lies in a request's buffer, its CRC still to be checked.
-        view = memoryview(bytearray(data))
-        begin = time.perf_counter()
+            os.write(plain, data)
+        middle = time.thread_time()
         for _ in range(count):
-            opened.append_as_leader(view, 1, NOW)
-        took = time.perf_counter() - begin
-        opened.release()
-        shutil.rmtree(path)
-        return count * len(data) / took / 1e6
-
-    pairs = [(plain(), log()) for _ in range(5)]
-    written, appended = max(p for p, _ in pairs), max(a for _, a in pairs)
-    ratio = appended / written
+            log.append_as_leader(data, 1, NOW)
+        written.append(middle - begin)
+        appended.append(time.thread_time() - middle)
+    os.close(plain)
+    log.release()
+    shutil.rmtree(path)
+    size = count * len(data) / 1e6
+    fast, ours = size / quartile(written), size / quartile(appended)
     return Row(
-        f"append of 16 KiB batches, CRC and index: {appended:,.0f} MB/s; plain os.write {written:,.0f} MB/s",
+        f"append of 16 KiB batches, CRC and index: {ours:,.0f} MB a CPU second; plain os.write {fast:,.0f}",
         ">= 0.5",
-        f"{ratio:.2f}",
-        ratio >= 0.5,
+        f"{ours / fast:.2f}",
+        ours / fast >= 0.5,
     )
+
+
+def quartile(times: list[float]) -> float:
+    return sorted(times)[len(times) // 4]
 
 
 def clean_open(folder: str, scale: float) -> Row:
@@ -107,7 +99,7 @@ def clean_open(folder: str, scale: float) -> Row:
     shutil.rmtree(path)
     each = took / segments * 1000
     return Row(
-        f"open a cleanly closed log of {segments:,} segments: {took * 1000:.1f} ms, {counted.log_bytes} bytes of log read",
+        f"open a cleanly closed log of {segments:,} segments: {took * 1000:.1f} ms; bytes of log read",
         "< 1 ms a segment, 0 bytes",
         f"{each:.3f} ms, {counted.log_bytes}",
         each < 1 and counted.log_bytes == 0,
@@ -125,28 +117,29 @@ def recovery_speed(folder: str, scale: float) -> Row:
     log.release()
 
     def read_and_crc() -> float:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         fd = os.open(file, os.O_RDONLY)
         position = 0
         while chunk := os.pread(fd, 1 << 20, position):
             crc32c(chunk)
             position += len(chunk)
         os.close(fd)
-        return position / (time.perf_counter() - begin) / 1e6
+        return position / (time.thread_time() - begin) / 1e6
 
     def recover() -> float:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         opened = open_log(OsFiles(), path, LogConfig.of())
-        took = time.perf_counter() - begin
+        took = time.thread_time() - begin
         opened.release()
         return opened.size / took / 1e6
 
-    pairs = [(read_and_crc(), recover()) for _ in range(3)]
+    pairs = [(read_and_crc(), recover()) for _ in range(5)]
     shutil.rmtree(path)
     raw, recovered = max(r for r, _ in pairs), max(r for _, r in pairs)
     ratio = recovered / raw
     return Row(
-        f"recover an unclean segment of {total / GIB:.2f} GiB: {recovered:,.0f} MB/s; read and CRC {raw:,.0f} MB/s",
+        f"recover an unclean segment of {total / GIB:.2f} GiB: {recovered:,.0f} MB a CPU second;"
+        f" read and CRC {raw:,.0f}",
         ">= 0.5",
         f"{ratio:.2f}",
         ratio >= 0.5,
@@ -154,7 +147,7 @@ def recovery_speed(folder: str, scale: float) -> Row:
 
 
 def lookups(folder: str, scale: float) -> Row:
-    """A log of ten segments of 1 GiB, of which only the headers and indexes are real: the rest are holes in the files."""
+    """A log of ten segments of 1 GiB, of which only the headers and indexes are real, the rest are holes."""
     config = LogConfig.of()
     path = os.path.join(folder, "lookup-0")
     os.makedirs(path)
@@ -162,11 +155,11 @@ def lookups(folder: str, scale: float) -> Row:
     end = 0
     for _ in range(10):
         end = sparse_segment(path, end, spacing, config)
-    open_log(OsFiles(), path, config, Known(end, 0, clean=False)).close()
+    Snapshots(OsFiles(), path, set()).take(ProducerState(), end)
     counted = CountingFiles()
     log = open_log(counted, path, config, Known(end, 0, clean=True))
     random = Random(1)
-    worst, most_walks, count = 0, 0, 2000
+    worst, count = 0, 2000
     begin = time.perf_counter()
     for _ in range(count):
         offset = random.randrange(end)
@@ -174,16 +167,14 @@ def lookups(folder: str, scale: float) -> Row:
         log.segments.floor(offset).locate(offset)
         worst = max(worst, counted.log_bytes)
         counted.log_bytes = 0
-        counted.walks = 0
         log.offset_for_timestamp(NOW + random.randrange(end))
         worst = max(worst, counted.log_bytes)
-        most_walks = max(most_walks, counted.walks)
     each = (time.perf_counter() - begin) / count / 2 * 1e6
     size = log.size / GIB
     log.release()
     shutil.rmtree(path)
     return Row(
-        f"find an offset or a timestamp in a log of {size:.1f} GiB (sparse files), {each:.0f} us each: most log bytes read",
+        f"find an offset or a timestamp in a log of {size:.1f} GiB (sparse files), {each:.0f} us each: log bytes read",
         "<= 4096",
         f"{worst}",
         worst <= 4096,
@@ -224,18 +215,11 @@ class CountingFile(OsFile):
             files.log_bytes += len(data)
         return data
 
-    def map(self) -> object:  # type: ignore[override]
-        files = self._files
-        assert isinstance(files, CountingFiles)
-        files.walks += 1
-        return super().map()
-
 
 class CountingFiles(OsFiles):
     def __init__(self) -> None:
         super().__init__()
         self.log_bytes = 0
-        self.walks = 0
 
     def open(self, path: str) -> OsFile:
         return CountingFile(self, path)

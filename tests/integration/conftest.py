@@ -7,13 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cluster as clusters
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from tests.integration.cluster import Cluster, wait_until
+from confluent_kafka.admin import AdminClient
+from tests.integration.cluster import EXTERNAL, Cluster
 from tests.integration.kafka_clients import MAX_BYTES
 from tests.integration.proxy import CuttingProxy
+from tests.integration.topics import create_topic
 
 TopicFactory = Callable[..., str]
 
@@ -35,7 +34,7 @@ def running(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster of this run, for tests that look at its processes."""
-    if clusters.EXTERNAL:
+    if EXTERNAL:
         pytest.skip("HEADRACE_TEST_BOOTSTRAP names a server whose processes are not known")
     yield from running(Cluster(tmp_path_factory.mktemp("cluster") / "data"))
 
@@ -43,8 +42,8 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> str:
     """Where the clients connect to."""
-    if clusters.EXTERNAL:
-        return clusters.EXTERNAL
+    if EXTERNAL:
+        return EXTERNAL
     own: Cluster = request.getfixturevalue("own_cluster")
     return own.bootstrap
 
@@ -52,7 +51,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, CuttingProxy]]:
     """A cluster that clients reach only through a proxy; it does not create topics by itself."""
-    if clusters.EXTERNAL:
+    if EXTERNAL:
         pytest.skip("HEADRACE_TEST_BOOTSTRAP names a server that advertises its own address")
     proxy = CuttingProxy()
     advertised = f"PLAINTEXT://{proxy.address}"
@@ -67,7 +66,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster,
 @pytest.fixture
 def cluster_at(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Clusters of a test's own, which it may stop and kill; whatever still runs at its end is killed."""
-    if clusters.EXTERNAL:
+    if EXTERNAL:
         pytest.skip("HEADRACE_TEST_BOOTSTRAP names a server that cannot be restarted")
     made: list[Cluster] = []
 
@@ -83,24 +82,6 @@ def cluster_at(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 @pytest.fixture(scope="session")
 def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
-
-
-def create_topic(admin: AdminClient, name: str, partitions: int = 1, **config: str) -> str:
-    """Create a topic and return its name when every partition has a leader that serves it."""
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
-
-    def led() -> bool:
-        found = admin.list_topics(name, 10).topics[name]
-        return len(found.partitions) == partitions and all(part.leader >= 0 for part in found.partitions.values())
-
-    def served() -> bool:
-        asked = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
-        return all(future.exception(30) is None for future in admin.list_offsets(asked).values())
-
-    wait_until(led, f"leaders of {partitions} partitions of {name}")
-    wait_until(served, f"offsets of {partitions} partitions of {name}")
-    return name
 
 
 @pytest.fixture(scope="session")

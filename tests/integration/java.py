@@ -34,14 +34,18 @@ class JavaMissing(Exception):
 
 def kafka_jars() -> str:
     """The classpath of Kafka's jars, fetched if they are not there yet."""
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise JavaMissing(f"{program} is not installed (apt-get install default-jre-headless maven)")
+    _require_program("java", "default-jre-headless")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-bench" / "kafka"
     libs = cache / "libs"
     if not (libs / f"kafka-tools-{KAFKA_VERSION}.jar").exists():
+        _require_program("mvn", "maven")
         _fetch(libs)
     return f"{libs}/*"
+
+
+def _require_program(name: str, package: str) -> None:
+    if shutil.which(name) is None:
+        raise JavaMissing(f"{name} is not installed: apt-get install {package}")
 
 
 def _fetch(libs: Path) -> None:

@@ -24,6 +24,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import kafka.codec
+from tests.integration.java import JavaMissing, kafka_jars
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MAX_BYTES = 4 << 20
@@ -441,21 +442,25 @@ class Java(Program):
 
     def missing(self) -> str:
         try:
-            from java import kafka_jars
-        except ImportError:
-            return "no Java here"
-        return "" if kafka_jars() else "Kafka's jars are missing"
+            kafka_jars()
+        except JavaMissing as reason:
+            return str(reason)
+        return "" if shutil.which("javac") else "javac is not installed: apt-get install default-jdk-headless"
 
     def command(self) -> list[str]:
-        from java import kafka_jars
-
-        return [*JVM, "-cp", str(kafka_jars()), str(PROGRAMS / "java" / "Assigned.java")]
+        return java_program("Assigned")
 
 
-JVM = [
-    "java",
-    "-Xmx512m",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-]
+@cache
+def java_classes() -> Path:
+    """Where the programs of `clients/java` are compiled to."""
+    folder = cache_folder("java")
+    sources = [str(path) for path in sorted((PROGRAMS / "java").glob("*.java"))]
+    subprocess.run(["javac", "-d", str(folder), "-cp", kafka_jars(), *sources], check=True, timeout=120)
+    return folder
+
+
+def java_program(name: str) -> list[str]:
+    """The command that runs a class of `clients/java` with Kafka's jars."""
+    quick = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Dlog4j2.level=OFF"]
+    return ["java", *quick, "-cp", f"{java_classes()}:{kafka_jars()}", name]

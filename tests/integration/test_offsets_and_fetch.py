@@ -159,7 +159,8 @@ def test_requests_of_one_connection_are_answered_in_order(bootstrap: str, new_to
     with Wire(bootstrap) as wire:
         wire.send(b"".join(framed(body(request)) for request in requests))
         answers = [decode(wire.receive(), type(each).__api_key__, type(each).__version__) for each in requests]
-    assert not answers[0].responses[0].partitions[0].records
+    # The first fetch waits, and may see the record that is produced meanwhile; its answer comes first all the same.
+    assert answers[0].responses[0].partitions[0].error_code == ErrorCode.none
     assert answers[1].responses[0].partition_responses[0].base_offset == 0
     assert answers[2].responses[0].partitions[0].records
 

@@ -11,7 +11,6 @@ import kafka
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
-from conftest import create_topic
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from tests.integration.cluster import Cluster, wait_until
@@ -30,6 +29,7 @@ from tests.integration.raw import (
     record_batch,
     seconds,
 )
+from tests.integration.topics import create_topic
 
 
 def values(bootstrap: str, topic: str, count: int) -> list[bytes | None]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
-from conftest import create_topic
 from tests.integration.cluster import Cluster, arguments, free_port, wait_until
 from tests.integration.kafka_clients import CODECS, Confluent, Rec, Send, Want, confluent_producer
+from tests.integration.topics import create_topic
 
 RECORDS = [Rec(b"value %d" % number, b"key", (("h", b"1"),)) for number in range(300)]
 

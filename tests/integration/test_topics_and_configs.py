@@ -20,12 +20,13 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
 )
-from conftest import create_topic
 from kafka import KafkaAdminClient
 from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
 from tests.integration.cluster import Cluster, wait_until
 from tests.integration.kafka_clients import Confluent, Rec, Send, Want, confluent_producer
 from tests.integration.raw import METADATA, Wire
+from tests.integration.topics import create_topic
 
 
 def error_of(future: Any) -> int:
@@ -107,7 +108,8 @@ def test_a_deleted_topic_comes_back_empty_with_a_new_id(bootstrap: str, admin: A
     assert [record.value for record in Confluent().consume(bootstrap, [Want(topic, 0, 1)])[topic, 0]] == [b"new"]
 
 
-def topic_id(wire: Wire, topic: str) -> uuid.UUID | None:
+def metadata_of(wire: Wire, topic: str) -> Any:
+    """What Metadata says about one topic, without leave to create it."""
     kind = load_request_schema(METADATA, 12)
     part = vars(__import__(kind.__module__, fromlist=["_"]))["MetadataRequestTopic"]
     request = kind(
@@ -115,7 +117,11 @@ def topic_id(wire: Wire, topic: str) -> uuid.UUID | None:
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
-    found: uuid.UUID | None = wire.call(request).topics[0].topic_id
+    return wire.call(request).topics[0]
+
+
+def topic_id(wire: Wire, topic: str) -> uuid.UUID | None:
+    found: uuid.UUID | None = metadata_of(wire, topic).topic_id
     return found
 
 
@@ -270,8 +276,8 @@ def test_producing_to_a_new_name_creates_the_topic(bootstrap: str) -> None:
 
 def test_asking_about_a_name_creates_nothing_unless_asked_to(bootstrap: str, admin: AdminClient) -> None:
     topic = f"unknown-{uuid.uuid4().hex}"
-    found = admin.list_topics(topic, 10).topics[topic]
-    assert found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+    with Wire(bootstrap) as wire:
+        assert metadata_of(wire, topic).error_code == ErrorCode.unknown_topic_or_partition
     assert topic not in admin.list_topics(timeout=10).topics
 
 

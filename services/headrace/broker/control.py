@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from headrace.broker.partition import Partition
@@ -70,7 +70,7 @@ class ReplicaControl:
             self._check(controller_epoch, broker_epoch)
             wanted = list(assignments)
             if full:
-                await self._delete_strays({(topic, index): topic_id for topic, topic_id, index, _ in wanted})
+                await self._delete_strays(wanted)
             failures: list[Failure] = []
             for done, (topic, topic_id, index, state) in enumerate(wanted):
                 if done % BREATH == BREATH - 1:
@@ -80,6 +80,7 @@ class ReplicaControl:
                 except KafkaError as error:
                     log.error("cannot serve %s-%d: %s", topic, index, error)
                     failures.append((topic, topic_id, index, error))
+            asyncio.get_running_loop().run_in_executor(None, self._log_dirs.begin_sync())
             if full:
                 self.synced.set()
             return failures
@@ -154,11 +155,15 @@ class ReplicaControl:
         else:
             self._log_dirs.delete(topic, index, self._clock.time_ms())
 
-    async def _delete_strays(self, wanted: Mapping[tuple[str, int], uuid.UUID]) -> None:
-        # A log that has lost its id in a power cut belongs to whoever has its name.
+    async def _delete_strays(self, wanted: list[Assignment]) -> None:
+        by_id = {(topic_id, index) for _, topic_id, index, _ in wanted}
+        by_name = {(topic, index) for topic, _, index, _ in wanted}
         topic_ids = self._log_dirs.topic_ids
+        # A folder whose id was lost in a power cut is known by its name.
         strays = [
-            key for key in self._log_dirs.logs if key not in wanted or topic_ids.get(key, wanted[key]) != wanted[key]
+            key
+            for key in self._log_dirs.logs
+            if ((topic_ids[key], key[1]) not in by_id if key in topic_ids else key not in by_name)
         ]
         for done, (topic, index) in enumerate(strays):
             if done % BREATH == BREATH - 1:

@@ -1,8 +1,8 @@
 """Keeps the in-sync sets of the partitions that this broker leads: asks the controller, and takes its word.
 
 A leader never changes a set by itself. It wishes for another one (`Progress.pending`), asks, and acts on both sets
-until it knows which is in force. Wishes of many partitions go in one request; one that could not be answered is asked again,
-because the controller compares partition epochs and a repeated wish does no harm.
+until it knows which is in force. Wishes of many partitions go in one request; one that could not be answered is asked
+again, because the controller compares partition epochs and a repeated wish does no harm.
 """
 
 from __future__ import annotations

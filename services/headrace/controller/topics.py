@@ -139,7 +139,7 @@ def _grown(view: View, asked: cpb.CreatePartitionsRequest.Growth, random: Random
     have = len(topic.partitions)
     check_growth(topic.name, have, asked.count)
     existing = [tuple(r for r in state.replicas if r not in state.removing) for state in topic.partitions]
-    factor = len(existing[0])
+    factor = max(map(len, existing))
     if asked.assignments:
         if len(asked.assignments) != asked.count - have:
             raise KafkaError(

@@ -330,7 +330,7 @@ class _Found(NamedTuple):
 
 
 def _batch_at(view: memoryview, position: int) -> _Found | None:
-    if position >= len(view):
+    if not 0 <= position < len(view):
         return None
     try:
         found = _entry_at(view, position)

@@ -18,18 +18,19 @@ from collections.abc import Callable, Iterable, Sequence
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import Batch, batches, check, stamp, stamp_log_append_time, valid_crc
 from headrace.records.errors import CorruptMessage, WrongChecksum
-from headrace.records.record import check_deep
+from headrace.records.record import check_deep, in_codec
 from headrace.storage import timestamps
 from headrace.storage.config import MAX_LONG, LogConfig
-from headrace.storage.files import File, FileRange, Files
+from headrace.storage.deletion import Deletions
+from headrace.storage.failure import Fallible, Guard
+from headrace.storage.files import FileRange, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
 from headrace.storage.producer_state import ProducerState
-from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo, StorageError
+from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo
 from headrace.storage.retention import SegmentView, deletable
 from headrace.storage.segment import (
     CLEANED,
-    DELETED,
     MAX_POSITION,
     MAX_RELATIVE_OFFSET,
     SWAP,
@@ -42,9 +43,10 @@ from headrace.storage.snapshots import Snapshots
 _REMEMBERED_POSITIONS = 64
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _logger = logging.getLogger(__name__)
+_new_tuple = tuple.__new__
 
 
-class Log:
+class Log(Fallible):
     """See the module's docstring. `log_start_offset`, `log_end_offset` and `recovery_point` are read freely."""
 
     def __init__(
@@ -62,6 +64,7 @@ class Log:
         recovery_point: int,
         roll_jitter: float = 0.0,
     ) -> None:
+        super().__init__()
         self.files = files
         self.folder = folder
         self.config = config
@@ -72,8 +75,6 @@ class Log:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
-        self.failure: StorageError | None = None
-        self.on_failure: Callable[[OSError], None] | None = None
         self.on_checkpoint_stale: Callable[[], None] | None = None
         """Called when the recovery point on disk must not stay above the log's any longer (see `_roll`)."""
         self.checkpoint_stale = False
@@ -85,13 +86,12 @@ class Log:
         """See `_next_roll`; 0 when it has to be computed."""
         self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
-        self._newborn: tuple[File, ...] = ()
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
         self._truncations = 0
         self._sealed: list[Segment] = []
         """Segments sealed since the last flush: their indexes are not durable, even where their records are."""
-        self._doomed: list[tuple[int, list[Segment]]] = []
+        self._deletions = Deletions()
 
     @property
     def name(self) -> str:
@@ -116,7 +116,21 @@ class Log:
         `from_client=False` is for the broker's own batches (transaction markers), which clients may not write.
         """
         config = self.config
-        found = self._validated(buf, now_ms) if from_client else _intact(buf)
+        if not from_client:
+            found = _intact(buf)
+        elif config.log_append_time:
+            found = check(buf, max_message_bytes=config.max_message_bytes)
+        else:
+            found = check(
+                buf,
+                max_message_bytes=config.max_message_bytes,
+                now_ms=now_ms,
+                before_max_ms=config.timestamp_before_max_ms,
+                after_max_ms=config.timestamp_after_max_ms,
+            )
+        if config.compact and from_client:
+            for batch in found:
+                check_deep(buf, batch, key_required=True)
         if len(buf) > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -134,6 +148,9 @@ class Log:
                     0,
                     0,
                 )
+        if config.codec is not None:
+            buf = in_codec(buf, found, config.codec)
+            found = batches(buf)
         if config.log_append_time:
             found = [stamp_log_append_time(buf, batch, now_ms) for batch in found]
         first = offset = self.log_end_offset
@@ -146,7 +163,10 @@ class Log:
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first)
         append_time = now_ms if config.log_append_time else NO_TIME
-        return AppendInfo(first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        # One call instead of the two of AppendInfo(...): this is the hot path.
+        return _new_tuple(
+            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        )
 
     def append_as_follower(self, buf: memoryview, now_ms: int = NO_TIME) -> AppendInfo:
         """Write what the leader sent: whole batches that carry their offsets, from the log's end on.
@@ -170,23 +190,6 @@ class Log:
         first = found[0].base_offset
         count = sum(batch.count for batch in found)
         return AppendInfo(first, expected - 1, NO_TIME, self.log_start_offset, False, count, len(buf))
-
-    def _validated(self, buf: memoryview, now_ms: int) -> list[Batch]:
-        config = self.config
-        if config.log_append_time:
-            found = check(buf, max_message_bytes=config.max_message_bytes)
-        else:
-            found = check(
-                buf,
-                max_message_bytes=config.max_message_bytes,
-                now_ms=now_ms,
-                before_max_ms=config.timestamp_before_max_ms,
-                after_max_ms=config.timestamp_after_max_ms,
-            )
-        if config.compact:
-            for batch in found:
-                check_deep(buf, batch, key_required=True)
-        return found
 
     def _write(self, buf: memoryview, found: list[Batch], bases: list[int], end_offset: int, now_ms: int) -> None:
         """Write batches that begin at the offsets `bases`, and remember all there is to remember of them."""
@@ -219,7 +222,7 @@ class Log:
                     del recent[old]
             self.log_end_offset = end_offset
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     # -- roll ----------------------------------------------------------------------------------------------------
 
@@ -234,7 +237,7 @@ class Log:
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Begin a new segment if the active one has reached `segment.ms` by the clock; for logs without traffic."""
-        with _Guard(self):
+        with Guard(self):
             active = self.segments.active
             begin = active.first_timestamp() if active.size else NO_TIME
             begin = self._created_ms if begin < 0 else begin
@@ -245,7 +248,7 @@ class Log:
 
     def roll(self) -> Segment:
         """Begin a new segment now, unless the active one is empty."""
-        with _Guard(self):
+        with Guard(self):
             return self._roll(self.log_end_offset)
 
     def _roll(self, base_offset: int) -> Segment:
@@ -306,7 +309,7 @@ class Log:
                 raise
             return self._read(offset, max_bytes, upto, min_one_batch)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def _read(self, offset: int, max_bytes: int, upto: int, at_least_one: bool) -> ReadInfo:
         segments = self.segments
@@ -345,7 +348,7 @@ class Log:
         if segment.mended:
             return False
         _logger.warning("%s; the indexes are made anew", error)
-        with _Guard(self):
+        with Guard(self):
             segment.rebuild_indexes()
             if segment is not self.segments.active:
                 segment.seal()
@@ -354,12 +357,12 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The first record at or after `timestamp`, if there is one."""
-        with _Guard(self):
+        with Guard(self):
             return timestamps.first_at_or_after(self.segments, timestamp, self.log_start_offset)
 
     def offset_of_max_timestamp(self) -> timestamps.Found | None:
         """The record with the largest timestamp (ListOffsets with -3), if any carries one."""
-        with _Guard(self):
+        with Guard(self):
             return timestamps.largest(self.segments, self.log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -378,7 +381,7 @@ class Log:
         if offset < self.segments.first.base_offset:
             self.truncate_fully(offset)
             return True
-        with _Guard(self):
+        with Guard(self):
             last = self.segments.floor(offset)
             cut = next(last.headers(last.locate(offset)), None)
             end = offset if cut is None else min(offset, max(cut.base_offset, last.base_offset))
@@ -408,7 +411,7 @@ class Log:
 
     def truncate_fully(self, start_offset: int) -> None:
         """Drop everything and begin anew at `start_offset`."""
-        with _Guard(self):
+        with Guard(self):
             self._lower_recovery_point(min(start_offset, self.log_start_offset))
             self._recent.clear()
             for segment in reversed(list(self.segments)):
@@ -447,14 +450,16 @@ class Log:
 
         Returns how many segments were renamed. Call it every `log.retention.check.interval.ms`.
         """
-        with _Guard(self):
+        with Guard(self):
             self.remove_deleted(now_ms)
-            segments = list(self.segments)
-            end = self.log_end_offset
-            views = [SegmentView(self.segments.end_of(s, end), s.size, s.largest().timestamp) for s in segments]
+            segments, end = list(self.segments), self.log_end_offset
+            ends = [segment.base_offset for segment in segments[1:]] + [end]
+            # Looked at one by one: the first that stays ends the search, and the others' indexes are not opened.
+            views = (SegmentView(e, s.size, s.largest().timestamp) for e, s in zip(ends, segments, strict=True))
             count = deletable(
                 views,
                 self.config,
+                log_size=self.size,
                 now_ms=now_ms,
                 log_start_offset=self.log_start_offset,
                 high_watermark=end if high_watermark is None else high_watermark,
@@ -462,7 +467,7 @@ class Log:
             if count:
                 if count == len(segments):
                     self._roll(end)
-                self.log_start_offset = max(self.log_start_offset, views[count - 1].end_offset)
+                self.log_start_offset = max(self.log_start_offset, ends[count - 1])
                 self.epochs.begin_at(self.log_start_offset)
                 self._delete(segments[:count], now_ms)
             return count
@@ -472,23 +477,19 @@ class Log:
         self._recent.clear()
         for segment in segments:
             self.segments.discard(segment)
-            segment.rename("", DELETED)
+        self._deletions.begin(segments, now_ms + self.config.file_delete_delay_ms)
+        for segment in segments:
             self.snapshots.remove(segment.base_offset)
         self._names_changed = True
-        self._doomed.append((now_ms + self.config.file_delete_delay_ms, list(segments)))
 
     def next_removal_ms(self) -> int | None:
         """When `remove_deleted` has something to do next."""
-        return min((due for due, _ in self._doomed), default=None)
+        return self._deletions.next_due_ms()
 
     def remove_deleted(self, now_ms: int) -> None:
         """Second step: remove the files whose `file.delete.delay.ms` is over."""
-        with _Guard(self):
-            due = [entry for entry in self._doomed if entry[0] <= now_ms]
-            self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
-            for _, segments in due:
-                for segment in segments:
-                    segment.remove()
+        with Guard(self):
+            self._deletions.finish(now_ms)
 
     def replace_segments(self, new: Sequence[Segment], old: Iterable[Segment], now_ms: int) -> None:
         """Put cleaned segments (written with the suffix `.cleaned`) in the place of the ones they were made from.
@@ -497,7 +498,7 @@ class Log:
         `.deleted` and the new ones lose their suffix. Opening the log after a crash undoes this while a `.cleaned` is
         left, and finishes it afterwards.
         """
-        with _Guard(self):
+        with Guard(self):
             for segment in new:
                 segment.seal()
                 segment.sync()
@@ -509,40 +510,30 @@ class Log:
             self._recent.clear()
             for segment in replaced:
                 self.segments.discard(segment)
-                segment.rename("", DELETED)
+            self._deletions.begin(replaced, now_ms + self.config.file_delete_delay_ms)
+            for segment in replaced:
                 if segment.base_offset not in kept:
                     self.snapshots.remove(segment.base_offset)
             for segment in new:
                 segment.rename(SWAP, "")
                 self.segments.add(segment)
             self.files.sync_dir(self.folder)
-            self._doomed.append((now_ms + self.config.file_delete_delay_ms, replaced))
-
-    def begins_with(self, *files: File) -> None:
-        """The log is new: the first flush makes these files and the folder's own name durable, too.
-
-        Nobody counts on the records of a log before its first flush, so making one costs no sync.
-        """
-        self._newborn = files
 
     # -- flush, close --------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Flush:
         """What has to be synced for everything written so far to be durable. Then `run` it, then `finish_flush`."""
-        with _Guard(self):
+        with Guard(self):
             self.epochs.save()
             end, active = self.log_end_offset, self.segments.active
             unsynced = {s: None for s in self.segments if self.segments.end_of(s, end) > self.recovery_point}
             unsynced.update(dict.fromkeys(self._sealed))
             self._sealed.clear()
             parts = [part for segment in unsynced if segment is not active for part in segment.parts()]
-            parts += [active.log, *self.snapshots.take_unsynced(), *self._newborn]
-            folders = [self.folder] if self._names_changed else []
-            if self._newborn:
-                folders.append(os.path.dirname(self.folder))
+            parts += [active.log, *self.snapshots.take_unsynced()]
+            folder = self.folder if self._names_changed else None
             self._names_changed = False
-            self._newborn = ()
-            return Flush(self.files, folders, parts, self.log_end_offset, self._truncations)
+            return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
 
     def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
         """Have sealed segments synced although they lie below the recovery point."""
@@ -564,7 +555,7 @@ class Log:
     def flush(self, now_ms: int = NO_TIME) -> int:
         """Make everything written so far durable, here and now. Returns the recovery point."""
         if self.recovery_point < self.log_end_offset or self._names_changed:
-            with _Guard(self):
+            with Guard(self):
                 flush = self.begin_flush()
                 flush.run()
                 self.finish_flush(flush, now_ms)
@@ -583,7 +574,7 @@ class Log:
     def close(self) -> None:
         """Write out all that a clean start reads instead of the log, make it durable and let go of the files."""
         if self.failure is None:
-            with _Guard(self):
+            with Guard(self):
                 self.segments.active.save_indexes()
                 self.snapshots.take(self.producers, self.log_end_offset)
                 self._names_changed = True
@@ -595,39 +586,7 @@ class Log:
         """Let go of the files without writing anything (after a failure, or before the folder is deleted)."""
         for segment in self.segments:
             segment.close()
-        for _, segments in self._doomed:
-            for segment in segments:
-                segment.close()
-
-    def take_offline(self, error: OSError) -> None:
-        """Refuse every call from now on: the disk failed, here or under another log of the same dir."""
-        if self.failure is None:
-            self.failure = StorageError(self.folder, error)
-            self.release()
-
-    def _failed(self, error: OSError) -> KafkaError:
-        known = self.failure
-        self.take_offline(error)
-        if known is None and self.on_failure is not None:
-            self.on_failure(error)
-        return self.failure or StorageError(self.folder, error)
-
-
-class _Guard:
-    """Turns an OSError inside of it into the log's failure."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def __enter__(self) -> None:
-        if self._log.failure is not None:
-            raise self._log.failure
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise self._log._failed(error) from error
+        self._deletions.release()
 
 
 def _intact(buf: memoryview) -> list[Batch]:

@@ -30,21 +30,20 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 def write_topic_id(files: Files, path: str, topic_id: uuid.UUID) -> File:
-    """Writes the file of a new log; it is durable once the returned file is synced, which the first flush does."""
-    files.remove(path)
+    """Writes the id; it is durable once the file that is returned, and its folder, are synced."""
     file = files.open(path)
+    file.truncate(0)
     file.append(f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
-    file.close()
     return file
 
 
 def read_topic_id(files: Files, path: str) -> uuid.UUID | None:
-    """The id, None when there is no file or a power cut came before its first flush; ValueError when it is damaged."""
+    """The id, None when there is no file (or an empty one, as a power cut leaves it); ValueError when it is damaged."""
     try:
         text = files.read(path).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
-    if not text.endswith("\n") or len(text.splitlines()) < 2:
+    if not text:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:

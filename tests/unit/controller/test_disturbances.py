@@ -37,10 +37,16 @@ class SlowWay:
         return await self._registry.snapshot(prefix)
 
     async def txn(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> TxnResult:
+        # What was sent arrives, whether or not the sender still waits.
+        return await asyncio.shield(asyncio.ensure_future(self._arrive(conditions, changes)))
+
+    async def _arrive(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> TxnResult:
         self.waiting += 1
         await self.open.wait()
-        self.waiting -= 1
-        return await self._registry.txn(conditions, changes)
+        try:
+            return await self._registry.txn(conditions, changes)
+        finally:
+            self.waiting -= 1
 
     def watch(
         self, prefix: str, after: int | None = None
@@ -113,7 +119,9 @@ async def test_a_deposed_controller_cannot_write(in_memory: LittleCluster, store
     with pytest.raises(KafkaError) as refused:
         await late
     assert refused.value.code is ErrorCode.NOT_CONTROLLER
+    await eventually(lambda: way.waiting == 0)
     assert not old.active
+    assert not (await (await in_memory.admin()).snapshot(in_memory.keys.topics)).items
     assert (await in_memory.reign()).term.epoch > term.epoch
     described = await in_memory.ask("DescribeTopics", cpb.DescribeTopicsRequest(), new)
     assert not described.topics

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.storage.compaction_logs import append, end_transaction
 
 from headrace.records.batch import read_header
@@ -204,6 +206,25 @@ def test_files_on_their_way_out_are_read_too(files: MemoryFiles) -> None:
     assert len(texts(files, f"{STEM}.log.deleted")) == 4
     path = put(files, f"{STEM}.index.deleted", pack(">ii", 5, len(three_batches()[0])))
     assert len(texts(files, path)) == 1
+
+
+@given(
+    st.sampled_from(["00000000000000000000.index", "00000000000000000000.timeindex", "00000000000000000003.snapshot"]),
+    st.binary(max_size=60),
+    st.binary(max_size=200),
+    st.integers(0, 250),
+)
+def test_any_bytes_can_be_dumped(name: str, small: bytes, noise: bytes, cut: int) -> None:
+    files = MemoryFiles()
+    files.mkdir(FOLDER)
+    put(files, f"{STEM}.log", b"".join(three_batches())[:cut] + noise)
+    for path in (
+        put(files, f"{FOLDER}/{name}", small),
+        put(files, f"{FOLDER}/leader-epoch-checkpoint", small),
+        f"{STEM}.log",
+    ):
+        assert list(dump(files, path, print_data=True))
+        assert list(dump(files, path, sanity_check=True))
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "abc.log", "00000000000000000000.txnindex"])

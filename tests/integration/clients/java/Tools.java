@@ -10,17 +10,13 @@ import java.util.Arrays;
 import org.apache.kafka.common.utils.Exit;
 
 public class Tools {
-    static class Exited extends Error {
-        final int code;
-
-        Exited(int code) {
-            this.code = code;
-        }
-    }
+    // Some tools catch what they throw at their exit and exit again, so the first code is the one that counts.
+    static Integer exited;
 
     public static void main(String[] args) throws Exception {
         Exit.setExitProcedure((code, message) -> {
-            throw new Exited(code);
+            if (exited == null) exited = code;
+            throw new Error("exit");
         });
         System.setErr(System.out);
         var lines = new BufferedReader(new InputStreamReader(System.in));
@@ -33,11 +29,12 @@ public class Tools {
     }
 
     static int run(String tool, String[] args) throws Exception {
+        exited = null;
         try {
             Class.forName(tool).getMethod("main", String[].class).invoke(null, (Object) args);
             return 0;
         } catch (InvocationTargetException failure) {
-            if (failure.getCause() instanceof Exited exited) return exited.code;
+            if (exited != null) return exited;
             failure.getCause().printStackTrace(System.out);
             return 1;
         }
