@@ -47,14 +47,17 @@ class Broker:
         """A topic's settings, each with where its value comes from."""
         return describe_topic(self.image.topic_config(topic), self.own_settings(), names)
 
-    def leader_of(self, topic: str | bytes, index: int) -> tuple[Partition, Node | None] | None:
+    def topic_name(self, topic: str | uuid.UUID) -> str:
+        """The name of a topic; empty for an id that nobody has."""
+        return topic if isinstance(topic, str) else self.image.topic_names.get(topic, "")
+
+    def leader_of(self, topic: str | uuid.UUID, index: int) -> tuple[Partition, Node | None] | None:
         """Who leads a partition, for a client that asked the wrong broker."""
-        replica = self.replicas.find(topic, index)
-        name = replica.topic if replica else topic
-        if isinstance(name, bytes):
-            name = self.image.topic_names.get(uuid.UUID(bytes=name), "")
-        found = self.image.partition(name, index)
+        found = self.image.partition(self.topic_name(topic), index)
         return None if found is None else (found, self.image.brokers.get(found.leader))
+
+    def count_read(self, topic: str | uuid.UUID, size: int) -> None:
+        self.replicas.stats.topic(self.topic_name(topic)).bytes_out += size
 
 
 def log_config(image: Image, settings: Settings, broker_id: int, topic: str) -> LogConfig:

@@ -8,7 +8,7 @@ repeat: creating what exists and deleting what is gone are answered as such.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
@@ -16,7 +16,10 @@ from headrace.cluster.image import Image
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
 from headrace.rpc import Channels, kafka_error_of
-from headrace.v1.controller_pb2_grpc import ControllerAsyncStub, ControllerStub
+from headrace.v1.controller_pb2_grpc import ControllerStub
+
+if TYPE_CHECKING:
+    from headrace.v1.controller_pb2_grpc import ControllerAsyncStub
 
 Answer = TypeVar("Answer")
 

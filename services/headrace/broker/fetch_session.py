@@ -6,6 +6,7 @@ or repeated is noticed. Partitions that have nothing new are left out of answers
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,9 +18,10 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
+MAX_OFFSET = 0x7FFFFFFFFFFFFFFF
 
-Key = tuple[str | bytes, int]
-"""Topic (by name, or by the bytes of its id from Fetch version 13 on) and partition."""
+Key = tuple[str | uuid.UUID, int]
+"""Topic (by name, or by id from Fetch version 13 on) and partition."""
 
 
 class Wanted(NamedTuple):
@@ -30,6 +32,8 @@ class Wanted(NamedTuple):
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    high_watermark: int = MAX_OFFSET
+    """What a follower knows of it; a consumer does not say."""
 
 
 @dataclass(slots=True)

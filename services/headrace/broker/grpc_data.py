@@ -7,6 +7,7 @@ is. A stream keeps a bounded number of requests under way and pushes back by not
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -31,9 +32,10 @@ ANONYMOUS = "User:ANONYMOUS"
 _ACKS = (0, 1, -1)
 
 
-def _key(partition: common_pb2.TopicPartition) -> tuple[str | bytes, int]:
+def _key(partition: common_pb2.TopicPartition) -> tuple[str | uuid.UUID, int]:
     """How the replica manager finds a partition: by id when there is one, else by name."""
-    return (partition.topic_id or partition.topic, partition.partition)
+    topic = uuid.UUID(bytes=partition.topic_id) if partition.topic_id else partition.topic
+    return topic, partition.partition
 
 
 class DataService(broker_pb2_grpc.BrokerServicer):
@@ -155,9 +157,7 @@ class DataService(broker_pb2_grpc.BrokerServicer):
             answer.error.CopyFrom(error_message(found.error))
             self._hint(answer.leader, found.error, partition)
         else:
-            replica = self._broker.replicas.find(*found.key)
-            if replica is not None:
-                self._broker.replicas.stats.topic(replica.topic).bytes_out += found.size
+            self._broker.count_read(found.key[0], found.size)
         return answer
 
     # --- questions about offsets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import NamedTuple
 
 from headrace.broker.partition import EpochEnd
@@ -26,7 +27,7 @@ class OffsetFound(NamedTuple):
 
 def list_offset(
     replicas: ReplicaManager,
-    topic: str | bytes,
+    topic: str | uuid.UUID,
     index: int,
     timestamp: int,
     leader_epoch: int,
@@ -38,6 +39,11 @@ def list_offset(
     partition.check_epoch(leader_epoch)
     log = partition.log
     end = log.log_end_offset if replica else partition.high_watermark
+    if not replica and end < partition.epoch_start and (timestamp == LATEST or timestamp >= 0):
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"{partition!r} has a new leader that does not know yet how far its followers are: try again",
+        )
     if timestamp == LATEST:
         return OffsetFound(end, -1, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -53,7 +59,7 @@ def list_offset(
 
 
 def epoch_end(
-    replicas: ReplicaManager, topic: str | bytes, index: int, current_leader_epoch: int, leader_epoch: int
+    replicas: ReplicaManager, topic: str | uuid.UUID, index: int, current_leader_epoch: int, leader_epoch: int
 ) -> EpochEnd:
     """Where `leader_epoch` ended in the leader's log."""
     partition = replicas.get(topic, index)
@@ -61,7 +67,7 @@ def epoch_end(
     return partition.epoch_end(leader_epoch)
 
 
-def delete_records(replicas: ReplicaManager, topic: str | bytes, index: int, offset: int) -> int:
+def delete_records(replicas: ReplicaManager, topic: str | uuid.UUID, index: int, offset: int) -> int:
     """Lets the log start at `offset` (-1: the high watermark); returns where it starts now."""
     partition = replicas.get(topic, index)
     partition.check_epoch(-1)

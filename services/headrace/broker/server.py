@@ -19,16 +19,19 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, log_config
-from headrace.broker.control import Followers, ReplicaControl
+from headrace.broker.cleaning import Cleaning, CleaningLimits
+from headrace.broker.control import ReplicaControl
 from headrace.broker.controller_client import ControllerClient
 from headrace.broker.fetch_session import Sessions
+from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
 from headrace.broker.grpc_data import DataService
 from headrace.broker.housekeeping import Housekeeping, Intervals
-from headrace.broker.partition import Partition
+from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.stats import Collector, IdleSelector, Stats
+from headrace.broker.replication import Replication
+from headrace.broker.stats import Collector, Stats
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
@@ -42,6 +45,7 @@ from headrace.rpc.image_follower import ImageFollower
 from headrace.storage.files import OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs
 from headrace.timing.driver import TimerDriver
+from headrace.timing.idle import IdleSelector
 from headrace.timing.purgatory import Purgatory
 from headrace.v1 import broker_pb2_grpc
 from headrace.v1 import controller_pb2 as controller_pb
@@ -54,14 +58,6 @@ log = logging.getLogger(__name__)
 CLIENT_ID = "broker-{}"
 SESSION_EVICTION_SECONDS = 120.0
 SHUTDOWN_CALL_SECONDS = 5.0
-
-
-class NoFollowers:
-    """Nobody copies anything: a partition whose leader is elsewhere stands still."""
-
-    def follow(self, partition: Partition) -> None: ...
-
-    def stop(self, partition: Partition) -> None: ...
 
 
 class BrokerService:
@@ -105,6 +101,7 @@ class BrokerService:
             Purgatory("Fetch", self._timer, purge_interval=settings["fetch.purgatory.purge.interval.requests"]),
             asyncio.get_running_loop().call_soon,
             lambda: self.follower.image,
+            asyncio.get_running_loop().call_later,
         )
         self.log_dirs = LogDirs(
             OsFiles(),
@@ -115,7 +112,14 @@ class BrokerService:
             random=self.random,
             on_offline=self._dir_failed,
         )
-        self.followers: Followers = NoFollowers()
+        self.followers = Replication(
+            self.replicas,
+            self.follower,
+            self.clock,
+            _fetcher_limits(settings),
+            lambda: self._epoch,
+            settings["replica.socket.timeout.ms"] / 1000,
+        )
         self.control = ReplicaControl(self.replicas, self.log_dirs, self.followers, self.clock, lambda: self._epoch)
         controller = ControllerClient(self.follower, self._channels, self.clock)
         self.broker = Broker(
@@ -132,7 +136,17 @@ class BrokerService:
             producer_ids=ProducerIds(self._allocate_producer_ids),
             authorizer=AllowAll(),
         )
+        self.isr_keeper = IsrKeeper(
+            self.replicas,
+            controller,
+            self.clock,
+            settings["replica.lag.time.max.ms"] / 1000,
+            lambda: self._epoch,
+        )
         self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
+        self.cleaning = Cleaning(
+            self.log_dirs, self.housekeeping.high_watermarks, self.clock, _cleaning_limits(settings)
+        )
 
     # --- start
 
@@ -171,8 +185,11 @@ class BrokerService:
         self._registration = asyncio.create_task(self._keep_registered())
         await self._ready()
         for listener in self._listeners:
-            listener.accept()
+            listener.listen()
         self.housekeeping.start()
+        if self.settings["log.cleaner.enable"]:
+            self.cleaning.start()
+        self.isr_keeper.start()
         self._serve_metrics()
         await self._rpc.set_serving(True)
 
@@ -299,7 +316,9 @@ class BrokerService:
         if self._rpc is not None:
             await self._rpc.set_serving(False)
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
+        await self.cleaning.stop()
         await self.housekeeping.stop()
+        await self.isr_keeper.stop()
         await self._abandon(clean=True)
 
     async def _hand_leaderships_away(self) -> None:
@@ -323,13 +342,14 @@ class BrokerService:
             self._registration.cancel()
             with suppress(asyncio.CancelledError):
                 await self._registration
-        await self.follower.close()
+        await self.followers.close()
+        await self.follower.stop()
         if self._rpc is not None:
             await self._rpc.stop(0.5)
         await self._channels.close()
         self._timer.close()
-        for listener in self._listeners:
-            listener.close()
+        if not clean:
+            await asyncio.gather(*(listener.stop(0) for listener in self._listeners))
         if clean:
             marks = self.housekeeping.high_watermarks()
             await asyncio.get_running_loop().run_in_executor(None, self.log_dirs.close, marks, self._epoch)
@@ -344,6 +364,25 @@ def _intervals(settings: Settings) -> Intervals:
         checkpoints=settings["log.flush.offset.checkpoint.interval.ms"] / 1000,
         producers=settings["producer.id.expiration.check.interval.ms"] / 1000,
         producer_expiration_ms=settings["producer.id.expiration.ms"],
+    )
+
+
+def _cleaning_limits(settings: Settings) -> CleaningLimits:
+    return CleaningLimits(
+        backoff=settings["log.cleaner.backoff.ms"] / 1000,
+        buffer_bytes=settings["log.cleaner.dedupe.buffer.size"],
+        load_factor=settings["log.cleaner.io.buffer.load.factor"],
+        max_bytes_per_second=settings["log.cleaner.io.max.bytes.per.second"],
+    )
+
+
+def _fetcher_limits(settings: Settings) -> FetcherLimits:
+    return FetcherLimits(
+        max_wait_ms=settings["replica.fetch.wait.max.ms"],
+        min_bytes=settings["replica.fetch.min.bytes"],
+        max_bytes=settings["replica.fetch.response.max.bytes"],
+        partition_max_bytes=settings["replica.fetch.max.bytes"],
+        backoff=settings["replica.fetch.backoff.ms"] / 1000,
     )
 
 

@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from headrace.broker.stats import IdleSelector
 from headrace.cli import process
 from headrace.cluster.configs import Settings
 from headrace.config import InvalidConfig
 from headrace.errors import KafkaError
 from headrace.registry.local_etcd import LocalEtcd, LocalEtcdError
+from headrace.timing.idle import IdleSelector
 
 HOST = "127.0.0.1"
 METRICS_ABOVE = 312

@@ -31,7 +31,7 @@ from headrace.registry.api import (
     TxnResult,
     check_txn,
 )
-from headrace.registry.etcd_endpoint import REQUIRE_LEADER, Compacted, Endpoint, prefix_range
+from headrace.registry.etcd_endpoint import REQUIRE_LEADER, Compacted, Endpoint, cancelled_by_channel, prefix_range
 from headrace.registry.etcd_protos import etcdrpc
 from headrace.registry.etcd_watch import EtcdWatch
 from headrace.registry.session import LeaseSession
@@ -67,6 +67,7 @@ class EtcdRegistry:
         self._endpoints = [Endpoint(_address(endpoint), credentials) for endpoint in endpoints]
         self._current = 0
         self._closed = False
+        self._retiring: set[asyncio.Task[None]] = set()
         self._sessions: set[LeaseSession] = set()
         self._watches: set[EtcdWatch] = set()
 
@@ -90,7 +91,7 @@ class EtcdRegistry:
         request = etcdrpc.TxnRequest(
             compare=[_compare(condition) for condition in conditions], success=[_operation(c) for c in changes]
         )
-        answer = await self._write("txn", lambda endpoint: endpoint.kv.Txn, request)
+        answer = await self._call("txn", lambda endpoint: endpoint.kv.Txn, request)
         return TxnResult(answer.succeeded, answer.header.revision)
 
     @asynccontextmanager
@@ -105,7 +106,7 @@ class EtcdRegistry:
 
     async def session(self, ttl: float) -> LeaseSession:
         sent = self.clock.monotonic()
-        answer = await self._write(
+        answer = await self._call(
             "lease grant", lambda endpoint: endpoint.lease.LeaseGrant, etcdrpc.LeaseGrantRequest(TTL=ceil(ttl))
         )
         session = LeaseSession(self, self.clock, answer.ID, float(answer.TTL), sent, self._sessions.discard)
@@ -122,6 +123,10 @@ class EtcdRegistry:
             answer = await call.read()
         except grpc.aio.AioRpcError as error:
             self.refused("keep-alive", endpoint, error)
+        except asyncio.CancelledError:
+            if cancelled_by_channel():
+                raise RegistryUnavailable(f"keep-alive: the connection to {endpoint.address} was closed") from None
+            raise
         finally:
             call.cancel()
         if answer is grpc.aio.EOF:
@@ -131,7 +136,7 @@ class EtcdRegistry:
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self._write(
+            await self._call(
                 "lease revoke", lambda endpoint: endpoint.lease.LeaseRevoke, etcdrpc.LeaseRevokeRequest(ID=lease)
             )
         except LeaseLost:
@@ -140,7 +145,7 @@ class EtcdRegistry:
     async def compact(self, revision: int) -> None:
         """Forgets the history up to `revision`. etcd does it by itself when it is set up to."""
         request = etcdrpc.CompactionRequest(revision=revision, physical=True)
-        await self._write("compact", lambda endpoint: endpoint.kv.Compact, request)
+        await self._call("compact", lambda endpoint: endpoint.kv.Compact, request)
 
     async def close(self) -> None:
         self._closed = True
@@ -148,6 +153,9 @@ class EtcdRegistry:
             session.abandon()
         for watch in list(self._watches):
             await watch.close()
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
         for endpoint in self._endpoints:
             await endpoint.close()
 
@@ -169,10 +177,21 @@ class EtcdRegistry:
         addresses = ", ".join(endpoint.address for endpoint in self._endpoints)
         raise RegistryUnavailable(f"no connection to etcd at {addresses} within {timeout:g} s")
 
-    def leave(self, endpoint: Endpoint) -> None:
-        """Uses the next endpoint from now on, unless somebody has moved on from this one already."""
-        if self._endpoints[self._current] is endpoint:
-            self._current = (self._current + 1) % len(self._endpoints)
+    def leave(self, endpoint: Endpoint, hangs: bool = False) -> None:
+        """Uses the next endpoint from now on, unless somebody has moved on from this one already.
+
+        When it `hangs` its connection is given up too: gRPC alone would wait for its own pings to time out.
+        """
+        if endpoint not in self._endpoints:
+            return
+        index = self._endpoints.index(endpoint)
+        if hangs and not self._closed:
+            self._endpoints[index] = endpoint.again()
+            task = asyncio.create_task(endpoint.close(self.request_timeout), name=f"retire {endpoint.address}")
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+        if self._current == index:
+            self._current = (index + 1) % len(self._endpoints)
 
     def refused(self, what: str, endpoint: Endpoint, error: grpc.aio.AioRpcError) -> NoReturn:
         """Raises what an etcd error means to the caller."""
@@ -183,7 +202,7 @@ class EtcdRegistry:
             raise Compacted(details) from error
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             raise ValueError(f"{what}: {details}") from error
-        self.leave(endpoint)
+        self.leave(endpoint, hangs=code is grpc.StatusCode.DEADLINE_EXCEEDED)
         raise RegistryUnavailable(f"{what}: etcd {endpoint.address}: {code.name} {details}") from error
 
     async def _pages(self, prefix: str) -> Snapshot:
@@ -203,13 +222,13 @@ class EtcdRegistry:
         last: RegistryUnavailable | None = None
         for _ in self._endpoints:
             try:
-                return await self._write("read", lambda endpoint: endpoint.kv.Range, request)
+                return await self._call("read", lambda endpoint: endpoint.kv.Range, request)
             except RegistryUnavailable as error:
                 last = error
         assert last is not None
         raise last
 
-    async def _write(self, what: str, method: Callable[[Endpoint], Callable[..., Awaitable[Any]]], request: Any) -> Any:
+    async def _call(self, what: str, method: Callable[[Endpoint], Callable[..., Awaitable[Any]]], request: Any) -> Any:
         sent = self.clock.monotonic()
         endpoint = await self.connected(self.request_timeout)
         remaining = self.request_timeout - (self.clock.monotonic() - sent)
@@ -218,10 +237,8 @@ class EtcdRegistry:
         except grpc.aio.AioRpcError as error:
             self.refused(what, endpoint, error)
         except asyncio.CancelledError:
-            # Closing a channel cancels the calls on it, which is not the same as somebody cancelling this task.
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise RegistryUnavailable(f"{what}: this registry client was closed") from None
+            if cancelled_by_channel():
+                raise RegistryUnavailable(f"{what}: the connection to {endpoint.address} was closed") from None
             raise
 
 

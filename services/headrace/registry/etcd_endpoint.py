@@ -13,6 +13,8 @@ from headrace.registry.etcd_protos import etcdrpc
 REQUIRE_LEADER = (("hasleader", "true"),)
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
+    # A channel made because another one hangs must not share that one's connection.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -28,10 +30,11 @@ class Compacted(Exception):
 
 
 class Endpoint:
-    """A channel to one etcd member, and the stubs on it."""
+    """A channel to one etcd member, and the stubs on it. One that hangs is replaced, not repaired."""
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
+        self._credentials = credentials
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         else:
@@ -39,6 +42,10 @@ class Endpoint:
         self.kv = etcdrpc.KVStub(self._channel)
         self.lease = etcdrpc.LeaseStub(self._channel)
         self.watch = etcdrpc.WatchStub(self._channel)
+
+    def again(self) -> Endpoint:
+        """A new channel to the same member."""
+        return Endpoint(self.address, self._credentials)
 
     async def connect(self, timeout: float) -> bool:
         """Whether the connection is up; False as soon as connecting failed, or after `timeout`."""
@@ -54,11 +61,17 @@ class Endpoint:
         except TimeoutError:
             return False
 
-    async def close(self) -> None:
-        await self._channel.close()
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
 
 
 def prefix_range(prefix: str) -> tuple[bytes, bytes]:
     """The key and range end that mean every key starting with `prefix`. UTF-8 has no byte 0xff, so + 1 is enough."""
     start = prefix.encode()
     return (start, start[:-1] + bytes((start[-1] + 1,))) if start else (b"\0", b"\0")
+
+
+def cancelled_by_channel() -> bool:
+    """Whether a CancelledError came from a channel that was closed, and not from somebody cancelling this task."""
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()

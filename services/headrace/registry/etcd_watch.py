@@ -34,6 +34,10 @@ _QUEUED_ITEMS = 256
 _FIRST_BACKOFF, _MAX_BACKOFF = 0.02, 1.0
 
 
+class _Hangs(Exception):
+    """Nothing is heard on a connection that looks alive."""
+
+
 class EtcdWatch:
     """Reads ahead into a bounded queue from a task of its own, so a cancelled wait of the reader loses nothing."""
 
@@ -118,6 +122,9 @@ class EtcdWatch:
                     yield changes
         except grpc.aio.AioRpcError as error:
             registry.refused("watch", endpoint, error)
+        except _Hangs as error:
+            registry.leave(endpoint, hangs=True)
+            raise RegistryUnavailable(f"etcd {endpoint.address}: {error}") from error
         except (RegistryUnavailable, asyncio.InvalidStateError) as error:
             registry.leave(endpoint)
             raise RegistryUnavailable(f"etcd {endpoint.address}: {error}") from error
@@ -150,10 +157,12 @@ class EtcdWatch:
                 await call.write(etcdrpc.WatchRequest(progress_request=etcdrpc.WatchProgressRequest()))
                 await asyncio.wait({read}, timeout=self._registry.request_timeout)
             if not read.done():
-                raise RegistryUnavailable(f"no sign of life for {patience + self._registry.request_timeout:g} s")
+                raise _Hangs(f"no sign of life for {patience + self._registry.request_timeout:g} s")
         finally:
             if not read.done():
                 read.cancel()
+        if read.cancelled():
+            raise RegistryUnavailable("the connection was closed")
         response = read.result()
         if response is grpc.aio.EOF:
             raise RegistryUnavailable("the watch stream ended")

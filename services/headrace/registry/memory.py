@@ -7,6 +7,7 @@ of them can be cut off alone (`cut`, `heal`), lose answers to writes that did ha
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -124,7 +125,10 @@ class MemoryStore:
         self._last_lease += 1
         lease, ttl = self._last_lease, max(ttl, self._min_ttl)
         self._leases[lease] = _Lease(ttl, self.clock.monotonic() + ttl)
-        task = asyncio.create_task(self._expire_later(lease), name=f"expiry of lease {lease}")
+        # The store's own, whichever process asked: it must not end with that process.
+        task = asyncio.create_task(
+            self._expire_later(lease), name=f"expiry of lease {lease}", context=contextvars.Context()
+        )
         self._expiries.add(task)
         task.add_done_callback(self._expiries.discard)
         return lease, ttl

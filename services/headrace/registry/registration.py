@@ -63,7 +63,12 @@ class Registration:
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Registration:
-        return cls(**json.loads(value))
+        """Fields that only a newer version knows are left out."""
+        try:
+            held = json.loads(value)
+            return cls(**{name: held[name] for name in cls.__dataclass_fields__ if name in held})
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"this is no registration: {value[:200]!r} ({error})") from error
 
     def __str__(self) -> str:
         return f"{self.host} (ports {', '.join(f'{n} {p}' for n, p in self.ports.items())}, dir {self.directory_id})"

@@ -137,6 +137,10 @@ class ImageFollower:
                 reason = f"no answer within {self._answer_timeout:g} s"
             except _Behind as error:
                 reason = str(error)
+            except Exception as error:
+                # Whatever one replica sends, the follower lives and asks another.
+                logger.exception("what metadata server %s sent cannot be used", address)
+                reason = repr(error)
             self.server = None
             if self._clock.monotonic() - began >= _LASTING:
                 self._failures = 0
@@ -161,8 +165,8 @@ class ImageFollower:
                 await call.initial_metadata()
             self.server = address
             async for response in call:
-                self._failures = 0
                 self._take(response)
+                self._failures = 0
         finally:
             call.cancel()
 

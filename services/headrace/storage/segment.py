@@ -52,10 +52,13 @@ class Segment:
     __slots__ = (
         "_bytes_since_index",
         "_first_timestamp",
-        "_largest",
+        "_max_timestamp",
+        "_max_timestamp_offset",
         "base_offset",
+        "full",
         "interval",
         "log",
+        "mended",
         "offsets",
         "size",
         "times",
@@ -74,8 +77,13 @@ class Segment:
         self.times = TimeIndex(files.open(f"{stem}{TIME_INDEX}{suffix}"), base_offset, limits.index_bytes, fresh=fresh)
         self.size = size or 0
         self._bytes_since_index = 0 if fresh else -1
-        self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset) if fresh else None
+        self._max_timestamp: int | None = -1 if fresh else None
+        self._max_timestamp_offset = base_offset
         self._first_timestamp: int | None = None
+        self.full = False
+        """Whether an index has no room left: time for a new segment."""
+        self.mended = False
+        """Whether the indexes were made anew since the log was opened: doing it twice would not help."""
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -90,26 +98,26 @@ class Segment:
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Index a batch that was written at `position`."""
-        largest = self._largest or self.largest()
-        if max_timestamp > largest.timestamp:
-            self._largest = largest = TimestampOffset(max_timestamp, last_offset)
+        if max_timestamp > (self.largest()[0] if self._max_timestamp is None else self._max_timestamp):
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
         since = self._bytes_since_index
-        if since < 0:
+        if position == 0:
+            self._first_timestamp = max_timestamp
+            since = 0
+        elif since < 0:
             since = position - self.offsets.last()[1]
         if since + size > self.interval and position:
-            self.offsets.append(last_offset, position)
-            self.times.maybe_append(largest.timestamp, largest.offset)
+            full = self.offsets.append(last_offset, position)
+            if self.times.maybe_append(self._max_timestamp or 0, self._max_timestamp_offset) or full:
+                self.full = True
             since = 0
         self._bytes_since_index = since + size
 
-    @property
-    def full_index(self) -> bool:
-        return self.offsets.full or self.times.full
-
     def save_indexes(self) -> None:
         """Write the indexes out, with the segment's largest timestamp as the last entry of the time index."""
-        if self._largest is not None and self._largest.timestamp >= 0 and self.size:
-            self.times.maybe_append(*self._largest)
+        if self._max_timestamp is not None and self.size:
+            self.times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
         self.offsets.save()
         self.times.save()
 
@@ -133,16 +141,17 @@ class Segment:
             self.log.truncate(position)
             self.size = position
         self._bytes_since_index = position - self.offsets.last()[1]
-        self._largest = None
+        self.full = False
         last = self.times.last()
         for batch in self.headers(self.offsets.lookup(max(last.offset, self.base_offset))[1]):
             if batch.max_timestamp > last.timestamp:
                 last = TimestampOffset(batch.max_timestamp, batch.last_offset)
-        self._largest = last
+        self._max_timestamp, self._max_timestamp_offset = last
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the batch headers, up to the first one that is none."""
         self.reset()
+        self.mended = True
         try:
             for batch in self.headers():
                 self.note(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
@@ -154,15 +163,21 @@ class Segment:
         self.offsets.reset()
         self.times.reset()
         self._bytes_since_index = 0
-        self._largest = TimestampOffset(-1, self.base_offset)
+        self._max_timestamp = -1
+        self._max_timestamp_offset = self.base_offset
         self._first_timestamp = None
+        self.full = False
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def headers(self, position: int = 0, chunk: int = _WALK_BYTES) -> Iterator[Batch]:
-        """The batch headers from `position` (a batch's beginning) on, with their positions in the file."""
+        """The batch headers from `position` (a batch's beginning) on, with their positions in the file.
+
+        `chunk` bytes are read first; a smaller one than the default grows again from a single header on.
+        """
         size = self.size
         chunk = max(chunk, HEADER_SIZE)
+        grown = chunk if chunk >= _WALK_BYTES else 0
         while position < size:
             data = self.log.pread(min(chunk, size - position), position)
             at = 0
@@ -176,15 +191,19 @@ class Segment:
             if at == 0:
                 raise CorruptMessage(f"{self.log.path}: there is no batch at {position}")
             position += at
+            chunk = min(max(grown * 2, HEADER_SIZE), _WALK_BYTES)
+            grown = chunk
 
     def locate(self, offset: int) -> int:
         """Where the batch begins that holds `offset`, or the first one after it; the segment's size when none does."""
         entry_offset, position, bound = self.offsets.lookup_range(offset, self.size)
-        if entry_offset == offset and position:
-            return position
-        gap = bound - position
+        begin, gap = position, bound - position
+        if gap < 0 or bound > self.size or position == self.size > 0:
+            raise CorruptMessage(f"{self.offsets.file.path}: the entries around {offset} are outside of the log")
         # Either the gap is small and read at once, or it is one batch, of which the header is enough.
-        for batch in self.headers(position, gap if gap <= self.interval else HEADER_SIZE):
+        for batch in self.headers(position, gap if gap <= self.interval and entry_offset != offset else HEADER_SIZE):
+            if batch.position == begin > 0 and batch.last_offset > entry_offset:
+                raise CorruptMessage(f"{self.offsets.file.path}: {entry_offset} is not at {begin}")
             if batch.last_offset >= offset:
                 return batch.position
             if batch.position + batch.size >= bound:
@@ -214,9 +233,9 @@ class Segment:
 
         The time index's last entry, written when the segment was sealed or closed.
         """
-        if self._largest is None:
-            self._largest = self.times.last()
-        return self._largest
+        if self._max_timestamp is None:
+            self._max_timestamp, self._max_timestamp_offset = self.times.last()
+        return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
 
     def first_timestamp(self) -> int:
         """The largest timestamp of the first batch, from which `segment.ms` counts; -1 when the segment is empty."""
@@ -233,8 +252,8 @@ class Segment:
             return None
         below = self.times.lookup(timestamp)
         _, position, bound = self.offsets.lookup_range(max(below.offset, from_offset), self.size)
-        chunk = min(bound - position, self.interval) or self.interval
-        for batch in self.headers(position, max(chunk, HEADER_SIZE)):
+        gap = bound - position
+        for batch in self.headers(position, gap if gap <= self.interval else HEADER_SIZE):
             if batch.max_timestamp >= timestamp and batch.last_offset >= from_offset:
                 return batch
         return None

@@ -86,6 +86,12 @@ class Listener:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address, with the port the kernel chose for port 0."""
+        address = await self.bind(host, port)
+        self.listen()
+        return address
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the port; nobody can connect to it before `listen`."""
         self.loop = asyncio.get_running_loop()
         infos = await self.loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = infos[0]
@@ -95,15 +101,19 @@ class Listener:
             self._size_buffers(sock)
             sock.setblocking(False)
             sock.bind(address)
-            sock.listen(self.config.socket_listen_backlog_size)
-        except OSError:
+        except OSError as error:
             sock.close()
-            raise
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
         self._socket = sock
         self.address = sock.getsockname()[:2]
+        return self.address
+
+    def listen(self) -> None:
+        """Let clients connect."""
+        assert self._socket is not None, "bind first"
+        self._socket.listen(self.config.socket_listen_backlog_size)
         self._accept_more()
         self._schedule_sweep()
-        return self.address
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Accept nothing more, answer what is in flight for at most `timeout` seconds, close everything."""
@@ -244,7 +254,7 @@ class Listener:
         now = self.loop.time()
         for connection in list(self.connections):
             moved = connection.bytes_moved()
-            if moved != connection.moved or connection.handling:
+            if moved != connection.moved or connection.handling or connection.starved:
                 connection.moved = moved
                 connection.still_since = now
                 continue

@@ -57,13 +57,11 @@ def skip_tags(buffer: memoryview, position: int) -> int:
             return position + 1
     except IndexError:
         raise MalformedRequest("the request ends where its tags should be") from None
-    for _, _, end in read_tags(buffer, position):
-        position = end
-    return position
+    return read_tags(buffer, position)[1]
 
 
-def read_tags(buffer: memoryview, position: int) -> list[tuple[int, int, int]]:
-    """The tags of a section as (tag, start, end); the last end is the section's."""
+def read_tags(buffer: memoryview, position: int) -> tuple[list[tuple[int, int, int]], int]:
+    """The tags of a section as (tag, start, end), and where the section ends."""
     count, position = read_uvarint(buffer, position)
     if count > len(buffer) - position:
         raise MalformedRequest(f"{count} tags in {len(buffer) - position} bytes")
@@ -76,7 +74,7 @@ def read_tags(buffer: memoryview, position: int) -> list[tuple[int, int, int]]:
             raise MalformedRequest(f"a tag of {size} bytes does not fit in the request")
         tags.append((tag, position, end))
         position = end
-    return tags
+    return tags, position
 
 
 def read_length(buffer: memoryview, position: int, flexible: bool) -> tuple[int, int]:

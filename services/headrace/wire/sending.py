@@ -34,8 +34,11 @@ _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 class FileRange(Protocol):
     """Bytes of an open file; `release` is called once, when they are sent or will not be."""
 
-    position: int
-    length: int
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
 
     def fileno(self) -> int: ...
 

@@ -40,7 +40,7 @@ def test_a_lone_replica_acknowledges_at_once_at_every_level(bench: Bench) -> Non
 def test_by_topic_id_is_the_same_partition(bench: Bench) -> None:
     bench.lead(bench.partition())
     answers: list[list[Produced]] = []
-    bench.replicas.produce([(TOPIC_ID.bytes, 0, batch(b"x"))], 1, 0, answers.append)
+    bench.replicas.produce([(TOPIC_ID, 0, batch(b"x"))], 1, 0, answers.append)
     assert code(answers) is None
     assert bench.replicas.get("t", 0).log.log_end_offset == 1
 

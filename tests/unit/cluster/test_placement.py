@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cluster.placement import check_assignments, load_of, place
+from headrace.cluster.placement import Load, check_assignments, load_of, place
 from headrace.errors import ErrorCode, KafkaError
 
 SEEDS = st.integers(0, 2**32).map(Random)
@@ -145,3 +145,15 @@ def test_replicas_chosen_by_hand_are_checked(assignments: list[tuple[int, ...]],
         check_assignments(assignments, [2, 1], first=4)
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert caught.value.message == text
+
+
+def test_equal_racks_stay_even_whatever_the_brokers_already_hold() -> None:
+    for seed in range(600):
+        random = Random(seed)
+        rack_count, size = random.randint(1, 4), random.randint(1, 4)
+        racks = {rack * size + i: f"r{rack}" for rack in range(rack_count) for i in range(size)}
+        factor, count = random.randint(1, len(racks)), random.randint(1, 12)
+        busy = Load({b: random.randint(0, 5) for b in racks}, {b: random.randint(0, 3) for b in racks})
+        placed = place(count, factor, racks, random=random, cluster=busy)
+        assert spread(replicas_by_broker(placed), racks) <= 1, seed
+        assert spread(leaders_by_broker(placed), racks) <= 1, seed

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from tests.unit.metadata.conftest import Cluster, address
@@ -14,8 +15,9 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.server import MetadataServer
 from headrace.registry.local_etcd import free_port
 from headrace.registry.memory import MemoryRegistry
+from headrace.rpc import serve
 from headrace.rpc.image_follower import ImageFollower
-from headrace.v1 import metadata_pb2
+from headrace.v1 import common_pb2, metadata_pb2, metadata_pb2_grpc
 
 
 class InOrder(random.Random):
@@ -168,6 +170,29 @@ async def test_a_replica_without_a_picture_is_left_for_the_next(cluster: Cluster
     assert follower.server == address(server)
 
 
+class Garbling(metadata_pb2_grpc.MetadataServicer):
+    """Answers with a topic whose id is not 16 bytes."""
+
+    async def Watch(self, request: metadata_pb2.WatchRequest, context: Any) -> AsyncIterator[Any]:
+        topic = common_pb2.Topic(name="orders", topic_id=b"short")
+        yield metadata_pb2.WatchResponse(snapshot=metadata_pb2.Snapshot(revision=10**9, topics=[topic]))
+
+
+async def test_a_replica_that_sends_garbage_is_left_for_the_next(cluster: Cluster, stack: AsyncExitStack) -> None:
+    await cluster.create_orders()
+    server = await cluster.replica()
+    garbling = Garbling()
+    rpc = await serve(
+        "127.0.0.1",
+        0,
+        [("headrace.v1.Metadata", lambda s: metadata_pb2_grpc.add_MetadataServicer_to_server(garbling, s))],
+    )
+    stack.push_async_callback(rpc.stop, 0.1)
+    follower = await follow(stack, f"127.0.0.1:{rpc.port}", address(server))
+    await follower.wait_for(epoch_is(0), 10)
+    assert follower.server == address(server)
+
+
 async def test_waiting_ends_with_a_precise_error(stack: AsyncExitStack) -> None:
     follower = await follow(stack, f"127.0.0.1:{free_port()}")
     with pytest.raises(KafkaError, match="none can be reached") as caught:
@@ -202,8 +227,9 @@ def test_an_older_snapshot_is_never_shown() -> None:
     follower._take(metadata_pb2.WatchResponse(snapshot=metadata_pb2.Snapshot(revision=9)))
     with pytest.raises(Exception, match="revision 8 is older than 9"):
         follower._take(metadata_pb2.WatchResponse(snapshot=metadata_pb2.Snapshot(revision=8)))
+    shown = follower.image
     follower._take(metadata_pb2.WatchResponse(delta=metadata_pb2.Delta(revision=9)))
-    assert follower.image.revision == 9
+    assert follower.image is shown
 
 
 def test_pauses_grow_only_after_every_replica_was_tried() -> None:

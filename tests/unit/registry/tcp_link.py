@@ -47,6 +47,12 @@ class TcpLink:
     def pause(self) -> None:
         self._flowing.clear()
 
+    def stall(self) -> None:
+        """Nothing flows any more over what is open now, and nobody is told; new connections are fine."""
+        self._flowing.clear()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -58,16 +64,17 @@ class TcpLink:
             await self._flowing.wait()
             back_reader, back_writer = await asyncio.open_connection(*self._target)
             self._writers.add(back_writer)
+            ways: list[asyncio.Task[None]] = []
             try:
                 ways = [
-                    asyncio.create_task(self._pump(reader, back_writer)),
-                    asyncio.create_task(self._pump(back_reader, writer)),
+                    asyncio.create_task(self._pump(reader, back_writer, self._flowing)),
+                    asyncio.create_task(self._pump(back_reader, writer, self._flowing)),
                 ]
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-            finally:
                 self._writers.discard(back_writer)
                 back_writer.transport.abort()
         except (OSError, asyncio.CancelledError):
@@ -77,8 +84,8 @@ class TcpLink:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event) -> None:
         while data := await reader.read(65536):
-            await self._flowing.wait()
+            await flowing.wait()
             writer.write(data)
             await writer.drain()

@@ -123,6 +123,13 @@ async def test_watch_after_a_revision_gives_exactly_what_came_later(registry: Re
         assert [(await soon(anext(items))).revision for _ in range(3)] == revisions[2:]
 
 
+async def test_a_reader_that_is_far_behind_gets_all_of_it(registry: Registry, root: str) -> None:
+    start = await put(registry, root)
+    async with registry.watch(root, after=start) as items:
+        written = [await put(registry, root) for _ in range(300)]
+        assert [(await soon(anext(items))).revision for _ in written] == written
+
+
 async def test_a_cancelled_wait_loses_nothing(registry: Registry, root: str) -> None:
     async with registry.watch(root) as items:
         await soon(anext(items))

@@ -80,6 +80,25 @@ async def test_a_frozen_etcd_is_noticed_by_a_silent_watch(own_etcd: LocalEtcd) -
     await registry.close()
 
 
+async def test_a_connection_that_died_silently_costs_no_session(etcd: LocalEtcd) -> None:
+    """As when a firewall forgets it. gRPC's pings alone would need 15 s to notice."""
+    link = TcpLink("127.0.0.1", etcd.client_port)
+    await link.open()
+    registry = EtcdRegistry([link.address], request_timeout=0.3, watch_idle=0.2)
+    other = EtcdRegistry([etcd.endpoint])
+    session = await registry.session(2)
+    async with registry.watch("/silent/") as items:
+        await anext(items)
+        link.stall()
+        revision = await put(other, "/silent/a")
+        assert (await asyncio.wait_for(anext(items), 8)).revision == revision
+    await asyncio.sleep(session.ttl)
+    assert session.valid
+    await registry.close()
+    await other.close()
+    await link.close()
+
+
 async def test_the_next_endpoint_is_used_when_one_fails(etcd: LocalEtcd) -> None:
     links = [TcpLink("127.0.0.1", etcd.client_port) for _ in range(2)]
     for link in links:

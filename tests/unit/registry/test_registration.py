@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from uuid import uuid4
 
@@ -23,6 +24,18 @@ def process(directory: str = "dir-1", rack: str | None = None) -> Registration:
 
 async def soon(awaitable):
     return await asyncio.wait_for(awaitable, 15)
+
+
+def test_a_registration_of_a_newer_version_can_be_read() -> None:
+    me = process()
+    newer = {**json.loads(me.to_bytes()), "features": {"x": 1}}
+    assert Registration.from_bytes(json.dumps(newer).encode()) == me
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"id": "1"}'])
+def test_what_is_no_registration_is_said_to_be_none(value: bytes) -> None:
+    with pytest.raises(ValueError, match="no registration"):
+        Registration.from_bytes(value)
 
 
 async def test_the_epoch_is_the_create_revision_of_what_everyone_can_read(

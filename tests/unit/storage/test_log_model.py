@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from log_samples import FOLDER, NOW, batch
+from tests.unit.storage.log_samples import FOLDER, NOW, batch
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches
@@ -183,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
     def delete_records(self, ahead: int) -> None:
         self.start = min(self.end, self.start + ahead)
         assert self.log.delete_records_before(self.start) == self.start
-        self.forgotten = self.start
+        self.forgotten = max(self.forgotten, self.start)
 
     @rule()
     def retain(self) -> None:
@@ -193,7 +193,8 @@ class LogMachine(RuleBasedStateMachine):
         for written in self.written:
             if self.start <= written.last < start:
                 assert written.timestamp < limit
-        self.start = self.forgotten = start
+        self.start = start
+        self.forgotten = max(self.forgotten, start)
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -322,7 +323,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=80,
+    max_examples=60,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

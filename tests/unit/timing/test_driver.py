@@ -6,6 +6,7 @@ import asyncio
 import gc
 import tracemalloc
 from collections.abc import Callable
+from typing import cast
 
 from headrace.errors import KafkaError
 from headrace.timing.driver import TimerDriver
@@ -50,6 +51,29 @@ async def test_entries_ring_in_order_and_never_early() -> None:
     assert early == []
     assert not driver.armed
     driver.close()
+
+
+class StoppedLoop:
+    """A loop between two milliseconds, that notes for when it is asked to call back."""
+
+    def __init__(self) -> None:
+        self.calls: list[float] = []
+
+    def time(self) -> float:
+        return 1.0004
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        self.calls.append(when)
+        return asyncio.TimerHandle(when, callback, (), asyncio.get_running_loop())
+
+
+async def test_part_of_a_millisecond_is_rounded_up() -> None:
+    loop = StoppedLoop()
+    driver = TimerDriver(cast(asyncio.AbstractEventLoop, loop))
+    driver.schedule(Alarm(lambda: None), 5)
+    driver.schedule(Alarm(lambda: None), 9)
+    driver.schedule(Alarm(lambda: None), 1)
+    assert loop.calls == [1.006, 1.002]
 
 
 async def test_nothing_is_armed_while_nothing_waits() -> None:

@@ -1,0 +1,230 @@
+"""How a follower copies: what it asks its leader for, and what it makes of the answer. No sockets in here.
+
+One `Fetcher` covers every partition that this broker follows under one leader broker. It asks for each log's end, says
+which epoch wrote its last record, and either gets batches that continue there or is told where the two logs part; then
+it truncates, never to the high watermark but to what the epochs say (KIP-101, KIP-279, KIP-595), and asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from headrace.broker.partition import Partition
+from headrace.broker.throttle import Throttle
+from headrace.errors import ErrorCode, KafkaError
+from headrace.wire.fetch import FetchRequest, ForgottenPartition, PartitionResult, RequestedPartition
+from headrace.wire.fetch_client import FetchResponse
+
+log = logging.getLogger(__name__)
+
+FULL, NO_SESSION = 0, 0
+FIRST_RETRY = 0.02
+"""Seconds before a refused partition is first asked for again; a leader that was just elected has not heard of it."""
+_SESSION_LOST = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+Key = tuple[uuid.UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherLimits:
+    """Kafka's replica.fetch.* settings."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+    backoff: float = 1.0
+
+
+class Fetcher:
+    """The partitions followed under one leader, and the fetch session with it."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        limits: FetcherLimits,
+        broker_epoch: Callable[[], int],
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._broker_id = broker_id
+        self._limits = limits
+        self._broker_epoch = broker_epoch
+        self._partitions: dict[Key, Partition] = {}
+        self._throttle = throttle or Throttle()
+        self._delayed: dict[Key, float] = {}
+        self._refusals: dict[Key, int] = {}
+        self._session_id = NO_SESSION
+        self._session_epoch = FULL
+        self._asked: dict[Key, RequestedPartition] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def add(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        self._partitions[key] = partition
+        self._delayed.pop(key, None)
+        self._refusals.pop(key, None)
+
+    def remove(self, partition: Partition) -> bool:
+        key = (partition.topic_id, partition.index)
+        self._delayed.pop(key, None)
+        self._refusals.pop(key, None)
+        return self._partitions.pop(key, None) is not None
+
+    def reset_session(self) -> None:
+        """The next request names everything; the leader drops the session that this one replaces."""
+        self._session_epoch = FULL
+        self._asked = {}
+
+    def request(self, now: float) -> FetchRequest | None:
+        """What to ask now: everything in a full request, else what differs from the last one. None: nothing."""
+        self._hold_throttled(now)
+        delayed = self._delayed
+        wanted = {
+            key: self._wanted(partition)
+            for key, partition in self._partitions.items()
+            if (not delayed or delayed.get(key, now) <= now) and partition.log.failure is None
+        }
+        if not wanted:
+            return None
+        asked = {} if self._session_epoch == FULL else self._asked
+        changed = [want for key, want in wanted.items() if asked.get(key) != want]
+        forgotten = [ForgottenPartition(*key) for key in asked if key not in wanted]
+        self._asked = wanted
+        retry = self.next_retry(now)
+        return FetchRequest(
+            max_wait_ms=self._limits.max_wait_ms if retry is None else min(self._limits.max_wait_ms, int(retry * 1000)),
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            partitions=changed,
+            forgotten=forgotten,
+            replica_id=self._broker_id,
+            replica_epoch=self._broker_epoch(),
+        )
+
+    def _wanted(self, partition: Partition) -> RequestedPartition:
+        held = partition.log
+        end = held.log_end_offset
+        return RequestedPartition(
+            partition.topic_id,
+            partition.index,
+            end,
+            self._limits.partition_max_bytes,
+            partition.leader_epoch,
+            held.epochs.epoch_at(end - 1) if end > held.log_start_offset else -1,
+            held.log_start_offset,
+            high_watermark=partition.high_watermark,
+        )
+
+    def _hold_throttled(self, now: float) -> None:
+        """Leaves partitions that still catch up out of the request while they have used up their rate."""
+        if self._throttle.exceeded(now):
+            until = now + min(self._throttle.wait(now), self._limits.backoff)
+            for key, partition in self._partitions.items():
+                if partition.follower_throttled and not partition.in_sync:
+                    self._delayed[key] = until
+
+    def next_retry(self, now: float) -> float | None:
+        """Seconds until the first partition that is held back may be asked for again."""
+        if not self._delayed:
+            return None
+        due = [key for key, at in self._delayed.items() if at <= now]
+        for key in due:
+            del self._delayed[key]
+        return min((at - now for at in self._delayed.values()), default=None)
+
+    def received(self, response: FetchResponse, now: float, now_ms: int) -> list[Partition]:
+        """Takes an answer; returns the partitions whose log or high watermark moved."""
+        if response.error_code in _SESSION_LOST:
+            self.reset_session()
+            return []
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code), "the leader refused to be followed")
+        self._session_id = response.session_id
+        self._session_epoch = 0 if response.session_id == NO_SESSION else _after(self._session_epoch)
+        return [p for result in response.partitions if (p := self._take(result, now, now_ms)) is not None]
+
+    def _take(self, result: PartitionResult, now: float, now_ms: int) -> Partition | None:
+        key: Key = (result.topic, result.partition)  # type: ignore[assignment]  # followers ask by id
+        partition, asked = self._partitions.get(key), self._asked.get(key)
+        if partition is None or asked is None:
+            return None
+        if partition.leader_epoch != asked.current_leader_epoch or partition.log.log_end_offset != asked.fetch_offset:
+            return None  # an answer to a question of another epoch
+        try:
+            moved = self._apply(partition, result, now, now_ms)
+            if self._refusals:
+                self._refusals.pop(key, None)
+            return partition if moved else None
+        except KafkaError as error:
+            self._hold_back(key, partition, error, now)
+            return None
+
+    def _apply(self, partition: Partition, result: PartitionResult, now: float, now_ms: int) -> bool:
+        held = partition.log
+        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset >= 0:
+            # Either the leader has deleted what comes next here, or its log ends before this one and no epoch says
+            # where they part (an unclean election): only what the leader holds counts.
+            log.warning("%r: the leader begins at %d: starting over there", partition, result.log_start_offset)
+            held.truncate_fully(result.log_start_offset)
+            partition.high_watermark = result.log_start_offset
+            return True
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), "the leader answered so")
+        if result.diverging_epoch != (-1, -1):
+            return self._truncate(partition, *result.diverging_epoch)
+        before = (held.log_end_offset, partition.high_watermark, held.log_start_offset)
+        for part in _parts(result):
+            held.append_as_follower(part, now_ms)
+            if partition.follower_throttled and not partition.in_sync:
+                self._throttle.spend(len(part), now)
+        if held.log_start_offset < result.log_start_offset <= held.log_end_offset:
+            held.delete_records_before(result.log_start_offset)
+        mark = min(result.high_watermark, held.log_end_offset)
+        partition.high_watermark = max(partition.high_watermark, mark)
+        return before != (held.log_end_offset, partition.high_watermark, held.log_start_offset)
+
+    def _truncate(self, partition: Partition, epoch: int, end: int) -> bool:
+        """Cuts the log where it parts from the leader's: where the last epoch that both know ended in both."""
+        held = partition.log
+        own_epoch, own_end = held.end_offset_for_epoch(epoch)
+        if own_epoch < 0:
+            cut = end
+        elif own_epoch == epoch:
+            cut = min(end, own_end)
+        else:
+            cut = own_end
+        cut = max(min(cut, held.log_end_offset), held.log_start_offset)
+        log.info("%r: truncating from %d to %d, epoch %d", partition, held.log_end_offset, cut, epoch)
+        held.truncate_to(cut)
+        partition.high_watermark = min(partition.high_watermark, held.log_end_offset)
+        return True
+
+    def _hold_back(self, key: Key, partition: Partition, error: KafkaError, now: float) -> None:
+        refusals = self._refusals.get(key, 0)
+        self._refusals[key] = refusals + 1
+        seconds = min(self._limits.backoff, FIRST_RETRY * (1 << min(refusals, 16)))
+        level = logging.INFO if seconds >= self._limits.backoff else logging.DEBUG
+        log.log(level, "%r: following waits for %g s: %s", partition, seconds, error)
+        self._delayed[key] = now + seconds
+
+
+def _after(epoch: int) -> int:
+    return 1 if epoch == 0x7FFFFFFF else epoch + 1
+
+
+def _parts(result: PartitionResult) -> Iterable[memoryview]:
+    """The records of an answer, as views of its frame."""
+    records = result.records
+    pieces = records if isinstance(records, list) else [records]
+    return [memoryview(piece) for piece in pieces if isinstance(piece, bytes | bytearray | memoryview) and len(piece)]

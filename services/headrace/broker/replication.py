@@ -1,0 +1,175 @@
+"""The followers' side of replication: one connection to each leader broker, always asking, over Kafka's own Fetch.
+
+A partition that is added interrupts the fetch that waits at its leader, so that a new follower begins to copy at once
+and an acks=all producer does not wait for somebody else's long poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from headrace.broker.controller_client import HasImage
+from headrace.broker.fetcher import Fetcher, FetcherLimits
+from headrace.broker.partition import Partition
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.throttle import Throttle
+from headrace.cluster.image import NO_LEADER
+from headrace.errors import KafkaError
+from headrace.ports import Clock
+from headrace.wire.client import Client
+from headrace.wire.fetch import HIGHEST
+from headrace.wire.fetch_client import parse_response, write_request
+from headrace.wire.protocol import ApiKey
+
+log = logging.getLogger(__name__)
+
+
+class Replication:
+    """Follows whoever leads, for every partition that this broker does not lead itself."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cluster: HasImage,
+        clock: Clock,
+        limits: FetcherLimits,
+        broker_epoch: Callable[[], int],
+        socket_timeout: float,
+    ) -> None:
+        self._replicas = replicas
+        self._cluster = cluster
+        self._clock = clock
+        self._limits = limits
+        self._broker_epoch = broker_epoch
+        self._socket_timeout = socket_timeout
+        self._leaders: dict[int, LeaderLoop] = {}
+        self._of: dict[Partition, int] = {}
+        self.throttle = Throttle()
+        """What replicas that catch up may fetch, over all leaders."""
+
+    def follow(self, partition: Partition) -> None:
+        """Copies from the partition's leader from now on; with no leader it stands still."""
+        self.stop(partition)
+        if partition.leader == NO_LEADER:
+            return
+        loop = self._leaders.get(partition.leader)
+        if loop is None:
+            fetcher = Fetcher(self._replicas.broker_id, self._limits, self._broker_epoch, self.throttle)
+            loop = self._leaders[partition.leader] = LeaderLoop(partition.leader, fetcher, self)
+        self._of[partition] = partition.leader
+        loop.add(partition)
+
+    def stop(self, partition: Partition) -> None:
+        leader = self._of.pop(partition, None)
+        if leader is not None:
+            self._leaders[leader].remove(partition)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(loop.close() for loop in self._leaders.values()))
+
+    @property
+    def client_id(self) -> str:
+        return f"broker-{self._replicas.broker_id}-fetcher"
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def socket_timeout(self) -> float:
+        return self._socket_timeout
+
+    @property
+    def backoff(self) -> float:
+        return self._limits.backoff
+
+    def address_of(self, leader: int) -> tuple[str, int] | None:
+        node = self._cluster.image.brokers.get(leader)
+        return None if node is None or node.kafka is None else (node.kafka.host, node.kafka.port)
+
+    def moved(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            self._replicas.wake(partition)
+
+
+class LeaderLoop:
+    """One task: connect to the leader, ask, take the answer, ask again."""
+
+    def __init__(self, leader: int, fetcher: Fetcher, replication: Replication) -> None:
+        self._leader = leader
+        self._fetcher = fetcher
+        self._replication = replication
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"follow broker {leader}")
+
+    def add(self, partition: Partition) -> None:
+        self._fetcher.add(partition)
+        self._changed.set()
+
+    def remove(self, partition: Partition) -> None:
+        self._fetcher.remove(partition)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            if not len(self._fetcher):
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                await self._follow()
+            except (OSError, KafkaError, TimeoutError) as error:
+                log.info("following broker %d: %s", self._leader, error)
+                await self._pause(self._replication.backoff)
+
+    async def _follow(self) -> None:
+        """Fetches over one connection until it breaks, or until there is nothing left to follow."""
+        address = self._replication.address_of(self._leader)
+        if address is None:
+            await self._pause(self._replication.backoff)
+            return
+        timeout = self._replication.socket_timeout
+        client = await Client.connect(
+            *address, client_id=self._replication.client_id, connect_timeout=timeout, request_timeout=timeout
+        )
+        self._fetcher.reset_session()
+        clock = self._replication.clock
+        try:
+            while len(self._fetcher):
+                self._changed.clear()
+                request = self._fetcher.request(clock.monotonic())
+                if request is None:
+                    await self._pause(self._fetcher.next_retry(clock.monotonic()) or self._replication.backoff)
+                    continue
+                body = await self._ask(client, write_request(HIGHEST, request))
+                if body is None:
+                    return
+                response = parse_response(HIGHEST, body)
+                self._replication.moved(self._fetcher.received(response, clock.monotonic(), clock.time_ms()))
+        finally:
+            client.close()
+
+    async def _ask(self, client: Client, body: bytes) -> memoryview | None:
+        """The answer; None when a partition was added meanwhile, and the connection is of no more use."""
+        answer = client.send(ApiKey.FETCH, HIGHEST, [body])
+        changed = asyncio.ensure_future(self._changed.wait())
+        waits: list[asyncio.Future[Any]] = [answer, changed]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            changed.cancel()
+            answer.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits for `seconds`, or until a partition is added."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,186 @@
+"""Produce (key 0) on the hot path: the request parsed by hand over one memoryview, the response written by hand.
+
+Request v3–13:  transactional_id · acks int16 · timeout_ms int32 · [topic: name (v13: id) · [partition int32 · records]]
+Response v3–13: [topic · [partition · error int16 · base_offset · log_append_time · log_start_offset (v5+)
+                · record errors and message (v8+) · tag 0 current leader (v10+)]] · throttle_time_ms · tag 0 endpoints
+
+Version notes: v9 is flexible; v10 tells a producer the new leader (KIP-951); v12 adds partitions to a transaction by
+itself (KIP-890), in the same bytes; v13 has topic ids instead of names (KIP-516).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from headrace.wire import primitives as p
+from headrace.wire.errors import MalformedRequest
+from headrace.wire.topics import (
+    NodeEndpoint,
+    check_count,
+    grouped,
+    leader_struct,
+    read_topic,
+    write_endpoints,
+    write_topic,
+)
+
+LOWEST, HIGHEST = 3, 13
+FLEXIBLE, LEADERS, TOPIC_IDS = 9, 10, 13
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_INDEX = struct.Struct(">i")
+_INDEX_SIZE = struct.Struct(">ii")
+_RESULT = struct.Struct(">ihqq")
+_RESULT_START = struct.Struct(">ihqqq")
+_NO_LEADER = (-1, -1)
+
+
+class PartitionRecords(NamedTuple):
+    """The records for one partition: the frame's own memory, to be stamped and appended as it is."""
+
+    topic: str | UUID
+    partition: int
+    records: memoryview | None
+
+
+@dataclass(slots=True)
+class ProduceRequest:
+    """A parsed request. `topic` of a partition is its name, from v13 on its id."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[PartitionRecords]
+
+
+class RecordError(NamedTuple):
+    """Which record of a batch was refused."""
+
+    batch_index: int
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class PartitionResult:
+    """What came of one partition's records."""
+
+    topic: str | UUID
+    partition: int
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: Sequence[RecordError] = ()
+    error_message: str | None = None
+    current_leader: tuple[int, int] = _NO_LEADER
+    """Leader id and epoch, for NOT_LEADER_OR_FOLLOWER."""
+
+
+def parse_request(version: int, body: memoryview) -> ProduceRequest:
+    """The request in `body`; what is wrong with it is a `MalformedRequest`."""
+    flexible = version >= FLEXIBLE
+    transactional_id, position = p.read_nullable_string(body, 0, flexible)
+    try:
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
+        topics, position = p.read_array_length(body, position + 6, flexible)
+        partitions: list[PartitionRecords] = []
+        for _ in range(topics):
+            topic, position = read_topic(body, position, flexible, version >= TOPIC_IDS)
+            count, position = p.read_array_length(body, position, flexible)
+            check_count(len(partitions) + count)
+            read = _flexible_partitions if flexible else _legacy_partitions
+            position = read(body, position, topic, count, partitions)
+            if flexible:
+                position = p.skip_tags(body, position)
+    except struct.error:
+        raise MalformedRequest("the Produce request ends too early") from None
+    if flexible:
+        p.skip_tags(body, position)
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+
+
+def _legacy_partitions(
+    body: memoryview, position: int, topic: str | UUID, count: int, out: list[PartitionRecords]
+) -> int:
+    for _ in range(count):
+        index, size = _INDEX_SIZE.unpack_from(body, position)
+        position += 8
+        if size < 0:
+            if size != -1:
+                raise MalformedRequest(f"records of {size} bytes")
+            out.append(PartitionRecords(topic, index, None))
+            continue
+        end = position + size
+        if end > len(body):
+            raise MalformedRequest(f"records of {size} bytes with {len(body) - position} left")
+        out.append(PartitionRecords(topic, index, body[position:end]))
+        position = end
+    return position
+
+
+def _flexible_partitions(
+    body: memoryview, position: int, topic: str | UUID, count: int, out: list[PartitionRecords]
+) -> int:
+    for _ in range(count):
+        index = _INDEX.unpack_from(body, position)[0]
+        size, position = p.read_length(body, position + 4, True)
+        if size < 0:
+            out.append(PartitionRecords(topic, index, None))
+        else:
+            end = position + size
+            out.append(PartitionRecords(topic, index, body[position:end]))
+            position = end
+        position = p.skip_tags(body, position)
+    return position
+
+
+def write_response(
+    version: int,
+    results: Sequence[PartitionResult],
+    throttle_time_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
+) -> bytearray:
+    """The body of a response; neighbouring results of one topic become one topic."""
+    flexible = version >= FLEXIBLE
+    out = bytearray()
+    groups = grouped(results)
+    p.write_length(out, len(groups), flexible)
+    for topic, group in groups:
+        write_topic(out, topic, flexible, version >= TOPIC_IDS)
+        p.write_length(out, len(group), flexible)
+        for result in group:
+            _write_result(out, version, result)
+        if flexible:
+            out.append(0)
+    out += _INDEX.pack(throttle_time_ms)
+    if flexible:
+        write_endpoints(out, node_endpoints if version >= LEADERS else ())
+    return out
+
+
+def _write_result(out: bytearray, version: int, result: PartitionResult) -> None:
+    head = (result.partition, result.error_code, result.base_offset, result.log_append_time_ms)
+    if version < 5:
+        out += _RESULT.pack(*head)
+        return
+    out += _RESULT_START.pack(*head, result.log_start_offset)
+    if version < 8:
+        return
+    flexible = version >= FLEXIBLE
+    p.write_length(out, len(result.record_errors), flexible)
+    for index, message in result.record_errors:
+        out += _INDEX.pack(index)
+        p.write_string(out, message, flexible)
+        if flexible:
+            out.append(0)
+    p.write_string(out, result.error_message, flexible)
+    if not flexible:
+        return
+    if version >= LEADERS and result.current_leader != _NO_LEADER:
+        out.append(1)
+        p.write_tag(out, 0, leader_struct(result.current_leader))
+    else:
+        out.append(0)

@@ -1,0 +1,6 @@
+"""Examples take as long as they take: a busy machine is not a failure."""
+
+from hypothesis import settings
+
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
