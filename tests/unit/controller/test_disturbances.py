@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.unit.controller.little_cluster import LittleCluster, eventually
@@ -21,13 +21,15 @@ from headrace.v1 import controller_pb2 as cpb
 
 
 class SlowWay:
-    """A registry whose transactions wait on the way while `open` is cleared."""
+    """A registry whose transactions wait on the way while `open` is cleared, and whose first snapshot waits for `news`."""
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
+        self.news = asyncio.Event()
+        self.news.set()
 
     @property
     def max_txn_ops(self) -> int:
@@ -51,10 +53,12 @@ class SlowWay:
         finally:
             self.waiting -= 1
 
-    def watch(
-        self, prefix: str, after: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[Snapshot | Changes]]:
-        return self._registry.watch(prefix, after)
+    @asynccontextmanager
+    async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[AsyncIterator[Snapshot | Changes]]:
+        if after is None:
+            await self.news.wait()
+        async with self._registry.watch(prefix, after) as items:
+            yield items
 
     async def session(self, ttl: float) -> Session:
         return await self._registry.session(ttl)
@@ -130,6 +134,30 @@ async def test_a_deposed_controller_cannot_write(in_memory: LittleCluster, store
     assert not described.topics
     await eventually(lambda: broker.controller_epoch == term.epoch + 1)
     assert not broker.held
+
+
+async def test_nobody_is_answered_before_the_new_controller_knows_the_cluster(
+    in_memory: LittleCluster, store: MemoryStore
+) -> None:
+    await in_memory.controller(1)
+    broker = await in_memory.broker(1)
+    await eventually(lambda: len(broker.requests) == 1)
+    await in_memory.create("orders")
+    await in_memory.stop_controller(1)
+    way = SlowWay(MemoryRegistry(store))
+    way.news.clear()
+    service = await in_memory.controller(2, way)
+    election = in_memory.keys.controller
+
+    await eventually(lambda: store.get(election) is not None)
+    again = cpb.CreateTopicsRequest.NewTopic(name="orders", partitions=1, replication_factor=1)
+    asked = asyncio.ensure_future(in_memory.ask("CreateTopics", cpb.CreateTopicsRequest(topics=[again]), service))
+    described = asyncio.ensure_future(in_memory.ask("DescribeTopics", cpb.DescribeTopicsRequest(), service))
+    await asyncio.wait([asked, described], timeout=0.05)
+    way.news.set()
+
+    assert (await asked).topics[0].error.code == pb.TOPIC_ALREADY_EXISTS
+    assert [topic.name for topic in (await described).topics] == ["orders"]
 
 
 async def test_a_controller_that_cannot_reach_the_registry_stops_acting(in_memory: LittleCluster) -> None:

@@ -64,7 +64,7 @@ class Setting:
 
     async def heard(self) -> None:
         async with asyncio.timeout(10):
-            await self.senders.heard([1], 10)
+            await self.senders.heard([1], 1000)
 
 
 @pytest.fixture
