@@ -21,7 +21,7 @@ from headrace.v1 import controller_pb2 as cpb
 
 
 class SlowWay:
-    """A registry whose transactions wait on the way while `open` is cleared, and whose first snapshot waits for `news`."""
+    """A registry whose transactions wait on the way for `open`, and whose watches wait for `news` to begin."""
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.unit.controller.little_cluster import eventually
 
 from headrace.cluster.image import Endpoint, Image, Node, Partition, Topic
 from headrace.controller.senders import TOPIC_DELETED, SenderLimits, Senders, Term
@@ -129,7 +130,8 @@ async def test_nobody_waits_for_a_broker_that_is_gone(setting: Setting) -> None:
     setting.answers.refusals = [KafkaError(ErrorCode.NETWORK_EXCEPTION)] * 1_000_000
     await setting.senders.follow(setting.image.brokers)
     waiting = asyncio.ensure_future(setting.heard())
-    await asyncio.sleep(0)
+    await eventually(lambda: len(setting.answers.heard) > 3)
+    assert not waiting.done()
     await setting.senders.follow({})
 
     await waiting
