@@ -21,7 +21,6 @@ from headrace.ports import Clock
 from headrace.storage.files import FileRange
 from headrace.timing.purgatory import DelayedOperation, Purgatory, PurgatoryFull
 
-
 ANNOUNCE_SECONDS = 0.005
 """How long a new high watermark waits for a batch to go to the followers with, before it goes alone."""
 
@@ -170,6 +169,12 @@ class ReplicaManager:
         self._partitions.pop((partition.topic_id, partition.index), None)
         partition.progress = None
         self.wake(partition)
+
+    def stop_leading(self) -> None:
+        """Takes no more requests for any partition; whoever waits is told to look for another leader."""
+        for partition in self.partitions():
+            partition.progress = None
+            self.wake(partition)
 
     def find(self, topic: str | uuid.UUID, index: int) -> Partition | None:
         return self._partitions.get((topic, index))

@@ -313,6 +313,7 @@ class BrokerService:
     async def stop(self) -> None:
         """Stops as a person would want it: nothing that was acknowledged is lost, nobody waits for a lease to end."""
         await self._hand_leaderships_away()
+        self.replicas.stop_leading()
         if self._rpc is not None:
             await self._rpc.set_serving(False)
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
