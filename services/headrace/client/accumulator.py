@@ -25,6 +25,9 @@ from headrace.records.compression import Codec
 from headrace.records.record import Header, iter_records
 
 NO_SEQUENCE = -1
+REMEMBERED = 5
+"""Batches of a producer in which a broker finds a duplicate: no more of a partition may be in flight."""
+
 _SEQUENCES = 2**31
 _LOST_SEQUENCE = frozenset(
     {
@@ -214,24 +217,31 @@ class Accumulator:
         return list(self._active)
 
     def drain(self, partitions: Iterable[TopicPartition], now: float) -> list[ProducerBatch]:
-        """At most one batch of each partition that may leave now, within one request's size, sealed and in flight."""
+        """Batches that may leave now, within one request's size, sealed and in flight; partitions take turns.
+
+        Several of one partition may share a request, because a request costs the same however many batches it holds.
+        """
         found: list[ProducerBatch] = []
         room = self.rules.max_request_size
-        for partition in partitions:
-            queue = self._active.get(partition)
-            batch = self._ready(queue, now) if queue is not None else None
-            if queue is None or batch is None or (found and batch.builder.size > room):
-                continue
-            (queue.retries if queue.retries else queue.pending).popleft()
-            self._seal(queue, batch)
-            queue.in_flight.append(batch)
-            batch.attempts += 1
-            room -= batch.builder.size
-            found.append(batch)
+        queues = [queue for partition in partitions if (queue := self._active.get(partition)) is not None]
+        while queues:
+            able = []
+            for queue in queues:
+                batch = self._ready(queue, now)
+                if batch is None or (found and batch.builder.size > room):
+                    continue
+                (queue.retries if queue.retries else queue.pending).popleft()
+                self._seal(queue, batch)
+                queue.in_flight.append(batch)
+                batch.attempts += 1
+                room -= batch.builder.size
+                found.append(batch)
+                able.append(queue)
+            queues = able
         return found
 
     def _ready(self, queue: PartitionQueue, now: float) -> ProducerBatch | None:
-        if queue.blocked:
+        if queue.blocked or (self.producer_id is not None and len(queue.in_flight) >= REMEMBERED):
             return None
         if queue.retries:
             head = queue.retries[0]
