@@ -22,6 +22,7 @@ from headrace.broker.broker import Broker, LogConfigs
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
 from headrace.broker.controller_client import ControllerClient
+from headrace.broker.failure_reports import FailureReports
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
@@ -32,7 +33,8 @@ from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.replication import Replication
 from headrace.broker.stats import Collector, Stats
-from headrace.cluster.configs import Settings
+from headrace.broker.throttle import FOLLOWER_RATE, LEADER_RATE
+from headrace.cluster.configs import Brokers, Settings, describe_broker
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
 from headrace.errors import KafkaError
@@ -56,6 +58,7 @@ from headrace.wire.metrics import WireMetrics
 log = logging.getLogger(__name__)
 
 CLIENT_ID = "broker-{}"
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SESSION_EVICTION_SECONDS = 120.0
 SHUTDOWN_CALL_SECONDS = 5.0
 
@@ -144,6 +147,8 @@ class BrokerService:
             settings["replica.lag.time.max.ms"] / 1000,
             lambda: self._epoch,
         )
+        self.failures = FailureReports(self.id, controller, self.clock, lambda: self._epoch)
+        self.replicas.rack_aware = settings["replica.selector.class"] == RACK_AWARE
         self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
         self.cleaning = Cleaning(
             self.log_dirs, self.housekeeping.high_watermarks, self.clock, _cleaning_limits(settings)
@@ -183,6 +188,7 @@ class BrokerService:
             bound = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
             self.kafka.append((address.name, bound))
+        self._take_rates(self.follower.image)
         self._registration = asyncio.create_task(self._keep_registered())
         await self._ready()
         for listener in self._listeners:
@@ -268,12 +274,22 @@ class BrokerService:
                     partition.log.update_config(self._log_configs.of(new, partition.topic))
                 except KafkaError as error:
                     log.error("%r keeps its settings: %s", partition, error)
+                self.replicas.update_throttled(partition, new)
+        self._take_rates(new)
+
+    def _take_rates(self, image: Image) -> None:
+        own = Brokers.of(self.settings, image.broker_configs, self.id)
+        rates = {e.key.name: int(e.value or 0) for e in describe_broker(own, (LEADER_RATE, FOLLOWER_RATE))}
+        self.replicas.throttle.set_rate(rates[LEADER_RATE])
+        self.followers.throttle.set_rate(rates[FOLLOWER_RATE])
 
     def _dir_failed(self, failed: LogDir) -> None:
-        for partition in self.replicas.partitions():
-            if partition.log.failure is not None:
-                self.followers.stop(partition)
-                self.replicas.wake(partition)
+        lost = [p for p in self.replicas.partitions() if p.log.failure is not None]
+        for partition in lost:
+            self.followers.stop(partition)
+            self.replicas.wake(partition)
+        if self._epoch >= 0:
+            self.failures.report((p.topic_id, p.index) for p in lost)
 
     async def _allocate_producer_ids(self) -> Block:
         request = controller_pb.AllocateProducerIdsRequest(
@@ -321,6 +337,7 @@ class BrokerService:
         await self.cleaning.stop()
         await self.housekeeping.stop()
         await self.isr_keeper.stop()
+        await self.failures.stop()
         await self._abandon(clean=True)
 
     async def _hand_leaderships_away(self) -> None:

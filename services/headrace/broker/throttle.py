@@ -16,6 +16,9 @@ FOLLOWER = "follower.replication.throttled.replicas"
 UNLIMITED = MAX_LONG
 BURST_SECONDS = 1.0
 
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+
 
 class Throttle:
     """A token bucket that may go into debt: what was asked for is given whole, and waited for afterwards."""
