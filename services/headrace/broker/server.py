@@ -37,7 +37,7 @@ from headrace.broker.throttle import FOLLOWER_RATE, LEADER_RATE
 from headrace.cluster.configs import Brokers, Settings, describe_broker
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.registry.keys import Keys
@@ -254,8 +254,11 @@ class BrokerService:
         return self._rpc.port if self._rpc else 0
 
     async def serve_until_lost(self) -> None:
-        """Returns never; raises when this broker must stop because another process took its id."""
-        await self._lost
+        """Returns never; raises when this broker must stop because another process took its id.
+
+        Whoever waits may give up waiting: that says nothing about the registration.
+        """
+        await asyncio.shield(self._lost)
 
     # --- while it runs
 
@@ -348,6 +351,9 @@ class BrokerService:
         )
         try:
             answer = await self.broker.controller.call(lambda c: c.ControlledShutdown, request, SHUTDOWN_CALL_SECONDS)
+            if answer.error.code:
+                raise KafkaError(ErrorCode(answer.error.code), answer.error.message)
+            log.info("broker %d stops: its leaderships are handed over", self.id)
             if answer.remaining:
                 log.info("%d partitions have no other replica in sync; they go offline", len(answer.remaining))
         except KafkaError as error:
