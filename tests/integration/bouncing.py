@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -26,6 +27,9 @@ class Bouncer:
         self.cluster = cluster
         self._pids = {(p["role"], p["id"]): int(p["pid"]) for p in cluster.processes}
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
+
+    def pid(self, role: str, number: int) -> int:
+        return self._pids[role, number]
 
     def signal(self, role: str, number: int, how: signal.Signals) -> None:
         os.kill(self._pids[role, number], how)
@@ -94,6 +98,8 @@ class Load:
         self.acked: dict[str, dict[int, dict[int, bytes]]] = {}
         """By kind of producer, partition and offset."""
         self.last_ack = defaultdict(float)
+        self.acks: list[float] = []
+        """When the idempotent producer heard of each of its records."""
         self.failures: list[KafkaError] = []
         self._stop = threading.Event()
         common = {
@@ -127,7 +133,9 @@ class Load:
                 self.failures.append(error)
                 return
             acked[message.partition()][message.offset()] = message.value()
-            self.last_ack[kind, message.partition()] = time.monotonic()
+            now = self.last_ack[kind, message.partition()] = time.monotonic()
+            if kind == "idempotent":
+                self.acks.append(now)
 
         number = 0
         while not self._stop.is_set():
@@ -143,6 +151,11 @@ class Load:
         """The moment at which every partition has had an acknowledgement since; None: not yet."""
         latest = [self.last_ack["idempotent", p] for p in range(self.partitions)]
         return max(latest) if min(latest) > moment else None
+
+    def longest_gap(self, begin: float) -> float:
+        """The longest time without an acknowledgement since shortly before `begin`."""
+        times = [at for at in self.acks if at > begin - 0.2]
+        return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
     def stop(self) -> None:
         self._stop.set()

@@ -108,13 +108,14 @@ def test_a_leaders_death_costs_the_lease_and_its_farewell_almost_nothing(
             bouncer.signal("broker", leader, how)
             wait_until(lambda old=leader: leader_of(admin, topic) not in (old, -1), "a new leader", 30)
             moved = time.monotonic()
-            took[how] = wait_until(lambda at=moved: load.acked_since(at), "writes to the new leader", 30) - began
+            wait_until(lambda at=moved: load.acked_since(at), "writes to the new leader", 30)
+            took[how] = load.longest_gap(began)
             bouncer.wait_gone("broker", leader)
             bouncer.start("broker", leader)
             wait_until(lambda: in_sync(admin, topic), "everyone in sync")
     finally:
         load.stop()
-    print(f"SIGTERM of the leader: {took[signal.SIGTERM] * 1000:.0f} ms to the next acknowledgement")
+    print(f"SIGTERM of the leader: {took[signal.SIGTERM] * 1000:.0f} ms without an acknowledgement")
     print(f"SIGKILL of the leader: {took[signal.SIGKILL] * 1000:.0f} ms, of which {SESSION_SECONDS:g} s are the lease")
     assert took[signal.SIGTERM] < 5
     assert took[signal.SIGKILL] < SESSION_SECONDS + 10
