@@ -20,6 +20,11 @@ from tests.integration.cluster import Cluster, wait_until
 ACTIVE = re.compile(r"controller (\d+) is active with epoch (\d+)")
 
 
+def say(text: str) -> None:
+    """A figure for whoever runs the tests with -s; nothing is asserted on it."""
+    sys.stdout.write(f"{text}\n")
+
+
 class Bouncer:
     """Signals members of a cluster by role and id, also after they were started again."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.bouncing import Bouncer, Load, check_records, in_sync, leader_of, log_bytes
+from tests.integration.bouncing import Bouncer, Load, check_records, in_sync, leader_of, log_bytes, say
 from tests.integration.cluster import Cluster, wait_until
 
 BOUNCES = int(os.environ.get("HEADRACE_BOUNCES", "1"))
@@ -80,12 +80,12 @@ def test_every_acknowledged_record_survives_bounces(three: tuple[Cluster, Bounce
                     else:
                         target = ("broker", leader if role == "leader" else (leader + 1) % 3)
                     seconds = bounce(bouncer, *target, how, load, lambda: in_sync(admin, topic))
-                    print(f"{role:10} {how.name:8} all partitions written again after {seconds * 1000:6.0f} ms")
+                    say(f"{role:10} {how.name:8} all partitions written again after {seconds * 1000:6.0f} ms")
     finally:
         load.stop()
     assert not load.failures, load.failures[:3]
     count = check_records(load, cluster.bootstrap)
-    print(f"{count} acknowledged records are there")
+    say(f"{count} acknowledged records are there")
     for partition in range(3):
         first, second, third = (log_bytes(cluster, broker, topic, partition) for broker in range(3))
         assert first == second == third, f"the replicas of {topic}-{partition} differ"
@@ -115,8 +115,8 @@ def test_a_leaders_death_costs_the_lease_and_its_farewell_almost_nothing(
             wait_until(lambda: in_sync(admin, topic), "everyone in sync")
     finally:
         load.stop()
-    print(f"SIGTERM of the leader: {took[signal.SIGTERM] * 1000:.0f} ms without an acknowledgement")
-    print(f"SIGKILL of the leader: {took[signal.SIGKILL] * 1000:.0f} ms, of which {SESSION_SECONDS:g} s are the lease")
+    say(f"SIGTERM of the leader: {took[signal.SIGTERM] * 1000:.0f} ms without an acknowledgement")
+    say(f"SIGKILL of the leader: {took[signal.SIGKILL] * 1000:.0f} ms, of which {SESSION_SECONDS:g} s are the lease")
     assert took[signal.SIGTERM] < 5
     assert took[signal.SIGKILL] < SESSION_SECONDS + 10
     check_records(load, cluster.bootstrap)

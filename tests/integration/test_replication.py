@@ -12,11 +12,11 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.bouncing import Bouncer, in_sync, leader_of, read_all
+from tests.integration.bouncing import Bouncer, in_sync, leader_of, read_all, say
 from tests.integration.cluster import Cluster, wait_until
 
-from headrace.v1 import controller_pb2_grpc
 from headrace.v1 import controller_pb2 as pb
+from headrace.v1 import controller_pb2_grpc
 from headrace.wire.client import Client
 from headrace.wire.protocol import ApiKey
 
@@ -119,7 +119,7 @@ def test_a_consumer_reads_from_the_replica_in_its_rack(three: Three) -> None:
         write(cluster.bootstrap, topic, 1, 1000, first)
         began = time.monotonic()
         wait_until(lambda upto=first + 1: read(upto), "a new record from the follower")
-        print(f"read from a follower {1000 * (time.monotonic() - began):.0f} ms after its acknowledgement")
+        say(f"read from a follower {1000 * (time.monotonic() - began):.0f} ms after its acknowledgement")
     consumer.close()
     assert [int(value.split()[0]) for value in found] == list(range(103))
     sent = [after - earlier for after, earlier in zip([sent_by(cluster, i) for i in range(3)], before, strict=True)]
@@ -143,7 +143,7 @@ async def test_a_partition_moves_and_its_factor_changes(three: Three) -> None:
             )
             assert answer.responses[0].partitions[0].error_code == 0
             wait_until(lambda wanted=replicas: replicas_of(admin, topic) == wanted, f"replicas {replicas}")
-            wait_until(lambda count=len(replicas): in_sync(admin, topic, count), f"{replicas} in sync")
+            wait_until(lambda wanted=replicas: in_sync(admin, topic, len(wanted)), f"{replicas} in sync")
         nothing = await client.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout": 30_000, "topics": None})
         assert nothing.topics == ()
     finally:
@@ -177,7 +177,7 @@ def test_a_disk_that_fails_takes_only_its_own_partitions(three: Three) -> None:
     big, small = make_topic(admin, "big", [0, 2, 1]), make_topic(admin, "small", [0, 2, 1])
     write(cluster.bootstrap, big, 300, 1000)
     write(cluster.bootstrap, small, 10)
-    # Files of this process cannot grow beyond 100 kB from now on: the disk under the larger log fails at its next write.
+    # No file of the process can grow beyond 100 kB now: the disk under the larger log fails at its next write.
     pid = bouncer.pid("broker", 0)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     write(cluster.bootstrap, big, 100, 1000, first=300)

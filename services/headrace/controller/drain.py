@@ -1,7 +1,7 @@
 """Decommissioning a broker: every replica it holds moves to others, as reassignments that can be watched and cancelled.
 
-Nothing is remembered about it. Asking again plans what is left (topics made meanwhile, moves that were cancelled), and a
-broker is done when nothing is left.
+Nothing is remembered about it. Asking again plans what is left (topics made meanwhile, moves that were cancelled), and
+a broker is done when nothing is left.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def _replacement(view: View, target: tuple[int, ...], leaving: int, held: Counte
     if not free:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"every other broker holds a replica already ({list(target)}): add a broker or lower the replication factor",
+            f"every other broker holds a replica already ({list(target)}): add a broker, or lower the factor",
         )
     return min(free, key=lambda b: (bool(brokers[b].rack) and brokers[b].rack in racks, held[b], b))

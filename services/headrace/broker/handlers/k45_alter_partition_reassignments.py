@@ -1,7 +1,7 @@
 """AlterPartitionReassignments: forwarded to the active controller (KIP-455).
 
-Versions 0 to 1. Empty (null) replicas cancel a move: NO_REASSIGNMENT_IN_PROGRESS when there is none. From version 1 on a
-request can forbid that the replication factor changes (KIP-860): INVALID_REPLICATION_FACTOR.
+Versions 0 to 1. Empty (null) replicas cancel a move: NO_REASSIGNMENT_IN_PROGRESS when there is none. From version 1
+on a request can forbid that the replication factor changes (KIP-860): INVALID_REPLICATION_FACTOR.
 """
 
 from __future__ import annotations
