@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, log_config
@@ -42,8 +42,9 @@ from headrace.registry.keys import Keys
 from headrace.registry.registration import Registered, Registration, keep_registered
 from headrace.rpc import Channels, RpcServer, request_header, serve
 from headrace.rpc.image_follower import ImageFollower
+from headrace.rpc.metrics import MetricsServer
 from headrace.storage.files import OsFiles
-from headrace.storage.log_dirs import LogDir, LogDirs
+from headrace.storage.log_dirs import LogDir, LogDirs, attempt
 from headrace.timing.driver import TimerDriver
 from headrace.timing.idle import IdleSelector
 from headrace.timing.purgatory import Purgatory
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 CLIENT_ID = "broker-{}"
 SESSION_EVICTION_SECONDS = 120.0
 SHUTDOWN_CALL_SECONDS = 5.0
+SYNC_THREADS = 16
 
 
 class BrokerService:
@@ -90,7 +92,7 @@ class BrokerService:
         self._listeners: list[Listener] = []
         self._rpc: RpcServer | None = None
         self._registration: asyncio.Task[None] | None = None
-        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
+        self._metrics: MetricsServer | None = None
         self.follower = ImageFollower(list(settings["metadata.servers"]), self._channels, clock=self.clock)
         self._timer = TimerDriver()
         self.replicas = ReplicaManager(
@@ -289,8 +291,8 @@ class BrokerService:
         registry = CollectorRegistry()
         collector = Collector(self.stats, self.wire, self.replicas.partitions, self._gauges, self._purgatories)
         registry.register(collector)
-        self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
-        self.metrics_port = self._metrics[0].server_port
+        self._metrics = MetricsServer(self.settings.grpc.host, port, registry, collector.partition_lines)
+        self.metrics_port = self._metrics.port
 
     def _gauges(self) -> dict[str, float]:
         image = self.follower.image
@@ -337,8 +339,7 @@ class BrokerService:
 
     async def _abandon(self, clean: bool = False) -> None:
         if self._metrics is not None:
-            self._metrics[0].shutdown()
-            self._metrics[0].server_close()
+            self._metrics.close()
         if self._registration is not None:
             self._registration.cancel()
             with suppress(asyncio.CancelledError):
@@ -353,9 +354,17 @@ class BrokerService:
             await asyncio.gather(*(listener.stop(0) for listener in self._listeners))
         if clean:
             marks = self.housekeeping.high_watermarks()
-            await asyncio.get_running_loop().run_in_executor(None, self.log_dirs.close, marks, self._epoch)
+            await asyncio.get_running_loop().run_in_executor(
+                None, self.log_dirs.close, marks, self._epoch, _side_by_side
+            )
         else:
             self.log_dirs.release()
+
+
+def _side_by_side(works: list[Callable[[], None]]) -> list[OSError | None]:
+    """Syncs many files at a time: the file system puts what is asked for together into one write."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        return list(pool.map(attempt, works))
 
 
 def _intervals(settings: Settings) -> Intervals:
