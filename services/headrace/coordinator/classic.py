@@ -477,9 +477,8 @@ class ClassicGroup:
 
     def _answer_waiting(self, member: ClassicMember, code: ErrorCode) -> None:
         if member.join is not None:
-            response = member.join.refuse(code)
-            if code is not ErrorCode.FENCED_INSTANCE_ID:
-                response.member_id = UNKNOWN_MEMBER_ID
+            fenced = code is ErrorCode.FENCED_INSTANCE_ID
+            response = JoinGroupResponse(code, member_id=member.member_id if fenced else UNKNOWN_MEMBER_ID)
             self._env.fx.reply(member.join, response)
             member.join = None
             self.roster.awaiting_join -= 1

@@ -455,13 +455,16 @@ class ConsumerGroup:
     def flush(self) -> None:
         """Append what changed."""
         if self._records:
-            self._last_append = self._env.fx.append(self._records, speculative=True)
-            self._records = []
+            self._last_append = self._env.fx.append(self.take_records(), speculative=True)
 
     def take_records(self) -> list[Record]:
-        """What changed and is not appended yet, for a conversion that appends it with its own."""
-        records, self._records = self._records, []
-        return records
+        """What changed and is not appended yet: of each key only the last, the others would be gone at once."""
+        last: dict[bytes, bytes | None] = {}
+        for key, value in self._records:
+            last.pop(key, None)
+            last[key] = value
+        self._records = []
+        return list(last.items())
 
     def tombstones(self) -> list[Record]:
         records = []

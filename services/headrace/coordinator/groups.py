@@ -55,7 +55,7 @@ def partition_for(group_id: str, partitions: int) -> int:
     """The partition of the offsets topic a group lives in, as Kafka's clients and tools compute it.
 
     >>> partition_for("console-consumer-1", 50), partition_for("polygenelubricants", 50)
-    (27, 0)
+    (24, 0)
     """
     units = group_id.encode("utf-16-be", "surrogatepass")
     value = 0

@@ -53,9 +53,7 @@ def upgrade(env: Env, group: ClassicGroup) -> ConsumerGroup:
     try:
         value = _consumer_value(env, group)
     except MalformedProtocol as error:
-        raise KafkaError(
-            ErrorCode.GROUP_ID_NOT_FOUND, f"group {group.group_id} cannot be converted: a member's {error}"
-        ) from None
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"a member's metadata cannot be read: {error}") from None
     group.end(ErrorCode.REBALANCE_IN_PROGRESS)
     records: list[Record] = [classic_record(group.group_id, None)]
     for member_id, metadata in value.members.items():

@@ -38,11 +38,16 @@ def reconcile(
     kept = current.assigned & target
     revoking = current.assigned - target
     if revoking and _owns_any(owned, revoking):
-        return MemberAssignment(epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        previous = _previous(current, epoch)
+        return MemberAssignment(epoch, previous, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
     wanted = target - kept
     taken = frozenset(partition for partition in wanted if is_free(partition))
     state = MemberState.STABLE if taken == wanted else MemberState.UNRELEASED_PARTITIONS
-    return MemberAssignment(target_epoch, current.epoch, state, kept | taken, NO_PARTITIONS)
+    return MemberAssignment(target_epoch, _previous(current, target_epoch), state, kept | taken, NO_PARTITIONS)
+
+
+def _previous(current: MemberAssignment, epoch: int) -> int:
+    return current.epoch if epoch != current.epoch else current.previous_epoch
 
 
 def _owns_any(owned: Partitions | None, partitions: Partitions) -> bool:
