@@ -13,6 +13,7 @@ always answered: by the group, by the request that replaces them, or by the time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from headrace.coordinator.calls import (
@@ -66,6 +67,7 @@ class ClassicGroup:
         self.state_since = env.now
         self.stored: ClassicValue | None = None
         """What the log says of the group, once the appends under way are stored."""
+        self._in_log: ClassicValue | None = None
         self._env = env
         self._previous = GroupState.EMPTY
         self._pending_sync: set[str] = set()
@@ -89,7 +91,7 @@ class ClassicGroup:
         group.state = group._previous = GroupState.STABLE if value.members else GroupState.EMPTY
         group.state_since = value.state_since
         group.subscribed = group.roster.subscribed_topics(value.protocol_name)
-        group.stored = value
+        group.stored = group._in_log = value
         return group
 
     def start(self) -> None:
@@ -363,7 +365,6 @@ class ClassicGroup:
         """Store what the leader brought; members it left out get nothing."""
         assignments = {member_id: brought.get(member_id, b"") for member_id in self.roster.members}
         generation = self.generation
-        before = self.stored
 
         def current() -> bool:
             # A member may have come or gone while the append was under way: then it means nothing any more.
@@ -377,14 +378,11 @@ class ClassicGroup:
                 self._env.metrics.classic_rebalance_ms += self._env.now - self._rebalance_began
 
         def failed(code: ErrorCode) -> None:
-            self.stored = before
             if current():
                 self._propagate({}, code)
                 self._prepare_rebalance()
 
-        value = self._value(assignments)
-        self.stored = value
-        self._env.fx.append([classic_record(self.group_id, value)], stored, failed)
+        self._store(assignments, stored, failed)
 
     def _propagate(self, assignments: dict[str, bytes], error: ErrorCode) -> None:
         for member in self.roster:
@@ -539,14 +537,28 @@ class ClassicGroup:
             self.roster.values(self.protocol_name, assignments),
         )
 
-    def _store(self, assignments: dict[str, bytes]) -> int:
+    def _store(
+        self,
+        assignments: dict[str, bytes],
+        then: Callable[[], None] | None = None,
+        otherwise: Callable[[ErrorCode], None] | None = None,
+    ) -> int:
         """Append the group as it is. If that fails memory stands: the next store brings the log up to it."""
         value = self._value(assignments)
         self.stored = value
-        return self._env.fx.append([classic_record(self.group_id, value)])
 
-    def current_value(self) -> ClassicValue:
-        return self._value({m.member_id: m.assignment for m in self.roster})
+        def done() -> None:
+            self._in_log = value
+            if then is not None:
+                then()
+
+        def failed(code: ErrorCode) -> None:
+            if self.stored is value:
+                self.stored = self._in_log
+            if otherwise is not None:
+                otherwise(code)
+
+        return self._env.fx.append([classic_record(self.group_id, value)], done, failed)
 
     def begin_rebalance(self) -> None:
         """Ask everyone to join again, after a conversion."""
