@@ -99,7 +99,7 @@ class Histories(RuleBasedStateMachine):
         place = PartitionToCommit(partition, next(self.next_offset))
         return OffsetCommit("g", [TopicToCommit("t", [place])], generation, member_id, instance)
 
-    @rule(ms=st.sampled_from([1, 500, 1000, 5000, 10_000, 30_000]))
+    @rule(ms=st.sampled_from([1, 500, 1000, 5000, 10_000, 30_000, 200_000]))
     def time_passes(self, ms: int) -> None:
         self.world.advance(ms)
 
