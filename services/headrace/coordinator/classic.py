@@ -306,8 +306,10 @@ class ClassicGroup:
             self._env.metrics.members_expired += 1
             self._drop(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.roster.members and not self.roster.elect_joined_leader():
-            # Only static members are left and none came: wait until one does or their sessions end.
-            fx.schedule(self._join_key, now + self.roster.longest_rebalance_timeout())
+            # Only static members are left and none came: wait until one does or their sessions end. A member may
+            # have asked for a rebalance timeout of nothing, so the wait has a least length.
+            wait = max(self.roster.longest_rebalance_timeout(), self._env.config.group_min_session_timeout_ms)
+            fx.schedule(self._join_key, now + wait)
             return
         self.generation += 1
         self._pending_sync.clear()

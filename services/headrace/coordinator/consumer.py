@@ -70,6 +70,8 @@ class ConsumerGroup:
         """Who has a partition or still has to give it up."""
         self._seen: Topics | None = None
         """The topics that the fingerprint in `epochs` was last checked against."""
+        self._subscribed: tuple[Topics, frozenset[str]] | None = None
+        """The names the members read, patterns resolved, for the topics they were resolved with."""
         self._rebalance_epochs: dict[str, int] = {}
         self._records: list[Record] = []
         self._last_append = 0
@@ -110,15 +112,18 @@ class ConsumerGroup:
 
     # The heartbeat
 
+    def keep_alive(self, call: ConsumerGroupHeartbeat) -> bool:
+        """Answer a heartbeat with nothing new on either side; False: it is another kind, and nothing was done."""
+        if not self._is_keepalive(call):
+            return False
+        env = self._env
+        deadline = env.now + env.config.group_consumer_session_timeout_ms
+        env.fx.schedule(session_key(self.group_id, call.member_id), deadline)
+        env.fx.reply_after(self._last_append, call, self._response(call.member_id))
+        return True
+
     def heartbeat(self, call: ConsumerGroupHeartbeat) -> None:
-        """Join, keep alive or reconcile; leaving is the shard's."""
-        if self._is_keepalive(call):
-            self._env.fx.schedule(
-                session_key(self.group_id, call.member_id),
-                self._env.now + self._env.config.group_consumer_session_timeout_ms,
-            )
-            self.answer(call, self._response(call.member_id))
-            return
+        """Join or reconcile; leaving is the shard's."""
         member_id = call.member_id or self._env.new_id()
         self.check_room(member_id)
         self._enter(member_id, call)
@@ -319,8 +324,11 @@ class ConsumerGroup:
         matching = {name for name in self._env.topics.by_name if pattern.matches(name)}
         return matching.union(metadata.topic_names)
 
-    def _subscribed_names(self) -> set[str]:
-        return {name for metadata in self.members.values() for name in self._names_of(metadata)}
+    def _subscribed_names(self) -> frozenset[str]:
+        if self._subscribed is None or self._subscribed[0] is not self._env.topics:
+            names = frozenset(name for metadata in self.members.values() for name in self._names_of(metadata))
+            self._subscribed = (self._env.topics, names)
+        return self._subscribed[1]
 
     # Members
 
@@ -347,6 +355,7 @@ class ConsumerGroup:
             self._bump(self._env.topics.fingerprint(self._subscribed_names()))
 
     def _forget(self, member_id: str) -> None:
+        self._subscribed = None
         instance_id = self.members.pop(member_id).instance_id
         if instance_id is not None and self.static.get(instance_id) == member_id:
             del self.static[instance_id]
@@ -363,6 +372,7 @@ class ConsumerGroup:
             self._env.fx.cancel(TimerKey(kind, self.group_id, member_id))
 
     def _set_metadata(self, member_id: str, metadata: MemberMetadata) -> None:
+        self._subscribed = None
         self.members[member_id] = metadata
         if metadata.instance_id is not None:
             self.static[metadata.instance_id] = member_id

@@ -2,7 +2,8 @@
 
 A shard is loaded from the partition's records, answers calls until it is unloaded, and then is thrown away. It has no
 I/O: every method returns the effects to carry out (see `effects`). Calls for groups of other partitions must not get
-here: `partition_for` says where a group lives.
+here: `partition_for` says where a group lives. And a shard must know the topics before it answers its first call: to
+it, a topic that is missing is a topic that was deleted.
 """
 
 from __future__ import annotations
@@ -248,6 +249,8 @@ class Shard:
     def _consumer_heartbeat(self, call: ConsumerGroupHeartbeat) -> None:
         self._env.metrics.heartbeats += 1
         group = self._groups.get(call.group_id)
+        if isinstance(group, ConsumerGroup) and group.keep_alive(call):
+            return
         check_heartbeat(call, self._env.config.group_consumer_assignors)
         if call.member_epoch == 0:
             group = self._consumer_group_to_join(call.group_id, group)
