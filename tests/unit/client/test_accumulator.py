@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+
 from headrace.client.accumulator import Accumulator, BufferFull, ProducerBatch, Rules
 from headrace.client.types import RecordMetadata, TopicPartition
 from headrace.errors import ErrorCode, KafkaError

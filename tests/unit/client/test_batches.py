@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from headrace.client.batch_builder import BatchBuilder, record_size
 from headrace.client.decoding import decode
 from headrace.records.batch import check, read_header, stamp
 from headrace.records.compression import Codec
 from headrace.records.errors import InvalidRecord, WrongChecksum
 from headrace.records.record import Record, build, check_deep, iter_records
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 OPTIONAL = st.one_of(st.none(), st.binary(max_size=300), st.just(b"x" * 5000))
 HEADERS = st.lists(st.tuples(st.text(max_size=20), OPTIONAL), max_size=3).map(tuple)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+
 from headrace.client.partitioners import RoundRobin, StickyPartitions, murmur2, partition_for_key
 
 JAVA = {
@@ -39,7 +40,7 @@ def test_round_robin_counts_each_topic_by_itself() -> None:
 
 def test_records_without_a_key_stay_until_a_batch_is_full() -> None:
     sticky = StickyPartitions(100, random.Random(1))
-    chosen = [sticky.choose("t", 25, 8, lambda: {}) for _ in range(40)]
+    chosen = [sticky.choose("t", 25, 8, dict) for _ in range(40)]
     runs = [chosen[i : i + 4] for i in range(0, 40, 4)]
     assert all(len(set(run)) == 1 for run in runs)
     assert len({run[0] for run in runs}) > 3
