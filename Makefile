@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit integration format clean
+.PHONY: help setup up test lint unit integration format docs bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -36,6 +36,12 @@ integration: $(STAMP) ## Run the tests with real processes, a real etcd and real
 format: $(STAMP) ## Format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
+
+docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
+	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers > COMPATIBILITY.md
+
+bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
+	@$(BIN)/python bench/log.py
 
 clean: ## Remove .venv, generated stubs and caches
 	@rm -rf .venv build dist services/*.egg-info services/headrace/v1 .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -70,7 +70,7 @@ class ReplicaControl:
             self._check(controller_epoch, broker_epoch)
             wanted = list(assignments)
             if full:
-                await self._delete_strays({(topic_id, index) for _, topic_id, index, _ in wanted})
+                await self._delete_strays(wanted)
             failures: list[Failure] = []
             for done, (topic, topic_id, index, state) in enumerate(wanted):
                 if done % BREATH == BREATH - 1:
@@ -80,6 +80,7 @@ class ReplicaControl:
                 except KafkaError as error:
                     log.error("cannot serve %s-%d: %s", topic, index, error)
                     failures.append((topic, topic_id, index, error))
+            asyncio.get_running_loop().run_in_executor(None, self._log_dirs.begin_sync())
             if full:
                 self.synced.set()
             return failures
@@ -122,7 +123,7 @@ class ReplicaControl:
         partition = self._replicas.find(topic_id, index)
         if partition is None:
             # Epoch 0 is a partition's first: a later one had its log somewhere, perhaps here on a disk that failed.
-            partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0)
+            partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0 or broker_id in state.adding)
         if state.leader == broker_id:
             self._followers.stop(partition)
             partition.lead(state, self._clock.monotonic())
@@ -154,9 +155,16 @@ class ReplicaControl:
         else:
             self._log_dirs.delete(topic, index, self._clock.time_ms())
 
-    async def _delete_strays(self, wanted: set[tuple[uuid.UUID, int]]) -> None:
+    async def _delete_strays(self, wanted: list[Assignment]) -> None:
+        by_id = {(topic_id, index) for _, topic_id, index, _ in wanted}
+        by_name = {(topic, index) for topic, _, index, _ in wanted}
         topic_ids = self._log_dirs.topic_ids
-        strays = [key for key in self._log_dirs.logs if (topic_ids.get(key), key[1]) not in wanted]
+        # A folder whose id was lost in a power cut is known by its name.
+        strays = [
+            key
+            for key in self._log_dirs.logs
+            if ((topic_ids[key], key[1]) not in by_id if key in topic_ids else key not in by_name)
+        ]
         for done, (topic, index) in enumerate(strays):
             if done % BREATH == BREATH - 1:
                 await asyncio.sleep(0)

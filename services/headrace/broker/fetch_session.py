@@ -18,6 +18,7 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
+MAX_OFFSET = 0x7FFFFFFFFFFFFFFF
 
 Key = tuple[str | uuid.UUID, int]
 """Topic (by name, or by id from Fetch version 13 on) and partition."""
@@ -31,6 +32,8 @@ class Wanted(NamedTuple):
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    high_watermark: int = MAX_OFFSET
+    """What a follower knows of it; a consumer does not say."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from headrace.broker.partition import Partition
+from headrace.broker.throttle import Throttle
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.fetch import FetchRequest, ForgottenPartition, PartitionResult, RequestedPartition
 from headrace.wire.fetch_client import FetchResponse
@@ -20,6 +21,8 @@ from headrace.wire.fetch_client import FetchResponse
 log = logging.getLogger(__name__)
 
 FULL, NO_SESSION = 0, 0
+FIRST_RETRY = 0.02
+"""Seconds before a refused partition is first asked for again; a leader that was just elected has not heard of it."""
 _SESSION_LOST = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -43,12 +46,20 @@ class FetcherLimits:
 class Fetcher:
     """The partitions followed under one leader, and the fetch session with it."""
 
-    def __init__(self, broker_id: int, limits: FetcherLimits, broker_epoch: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        broker_id: int,
+        limits: FetcherLimits,
+        broker_epoch: Callable[[], int],
+        throttle: Throttle | None = None,
+    ) -> None:
         self._broker_id = broker_id
         self._limits = limits
         self._broker_epoch = broker_epoch
         self._partitions: dict[Key, Partition] = {}
+        self._throttle = throttle or Throttle()
         self._delayed: dict[Key, float] = {}
+        self._refusals: dict[Key, int] = {}
         self._session_id = NO_SESSION
         self._session_epoch = FULL
         self._asked: dict[Key, RequestedPartition] = {}
@@ -60,31 +71,37 @@ class Fetcher:
         key = (partition.topic_id, partition.index)
         self._partitions[key] = partition
         self._delayed.pop(key, None)
+        self._refusals.pop(key, None)
 
     def remove(self, partition: Partition) -> bool:
         key = (partition.topic_id, partition.index)
         self._delayed.pop(key, None)
+        self._refusals.pop(key, None)
         return self._partitions.pop(key, None) is not None
 
     def reset_session(self) -> None:
-        """The connection is a new one: the next request names everything."""
-        self._session_id, self._session_epoch = NO_SESSION, FULL
+        """The next request names everything; the leader drops the session that this one replaces."""
+        self._session_epoch = FULL
         self._asked = {}
 
     def request(self, now: float) -> FetchRequest | None:
         """What to ask now: everything in a full request, else what differs from the last one. None: nothing."""
+        self._hold_throttled(now)
+        delayed = self._delayed
         wanted = {
             key: self._wanted(partition)
             for key, partition in self._partitions.items()
-            if self._delayed.get(key, now) <= now and partition.log.failure is None
+            if (not delayed or delayed.get(key, now) <= now) and partition.log.failure is None
         }
         if not wanted:
             return None
-        changed = [want for key, want in wanted.items() if self._asked.get(key) != want]
-        forgotten = [ForgottenPartition(*key) for key in self._asked if key not in wanted]
+        asked = {} if self._session_epoch == FULL else self._asked
+        changed = [want for key, want in wanted.items() if asked.get(key) != want]
+        forgotten = [ForgottenPartition(*key) for key in asked if key not in wanted]
         self._asked = wanted
+        retry = self.next_retry(now)
         return FetchRequest(
-            max_wait_ms=self._limits.max_wait_ms,
+            max_wait_ms=self._limits.max_wait_ms if retry is None else min(self._limits.max_wait_ms, int(retry * 1000)),
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.max_bytes,
             session_id=self._session_id,
@@ -106,11 +123,25 @@ class Fetcher:
             partition.leader_epoch,
             held.epochs.epoch_at(end - 1) if end > held.log_start_offset else -1,
             held.log_start_offset,
+            high_watermark=partition.high_watermark,
         )
 
-    def next_retry(self) -> float | None:
-        """When the first partition that is held back may be asked for again."""
-        return min(self._delayed.values(), default=None)
+    def _hold_throttled(self, now: float) -> None:
+        """Leaves partitions that still catch up out of the request while they have used up their rate."""
+        if self._throttle.exceeded(now):
+            until = now + min(self._throttle.wait(now), self._limits.backoff)
+            for key, partition in self._partitions.items():
+                if partition.follower_throttled and not partition.in_sync:
+                    self._delayed[key] = until
+
+    def next_retry(self, now: float) -> float | None:
+        """Seconds until the first partition that is held back may be asked for again."""
+        if not self._delayed:
+            return None
+        due = [key for key, at in self._delayed.items() if at <= now]
+        for key in due:
+            del self._delayed[key]
+        return min((at - now for at in self._delayed.values()), default=None)
 
     def received(self, response: FetchResponse, now: float, now_ms: int) -> list[Partition]:
         """Takes an answer; returns the partitions whose log or high watermark moved."""
@@ -131,15 +162,20 @@ class Fetcher:
         if partition.leader_epoch != asked.current_leader_epoch or partition.log.log_end_offset != asked.fetch_offset:
             return None  # an answer to a question of another epoch
         try:
-            return partition if self._apply(partition, result, now_ms) else None
+            moved = self._apply(partition, result, now, now_ms)
+            if self._refusals:
+                self._refusals.pop(key, None)
+            return partition if moved else None
         except KafkaError as error:
             self._hold_back(key, partition, error, now)
             return None
 
-    def _apply(self, partition: Partition, result: PartitionResult, now_ms: int) -> bool:
+    def _apply(self, partition: Partition, result: PartitionResult, now: float, now_ms: int) -> bool:
         held = partition.log
-        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset > held.log_end_offset:
-            log.info("%r: the leader begins at %d: starting over there", partition, result.log_start_offset)
+        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and result.log_start_offset >= 0:
+            # Either the leader has deleted what comes next here, or its log ends before this one and no epoch says
+            # where they part (an unclean election): only what the leader holds counts.
+            log.warning("%r: the leader begins at %d: starting over there", partition, result.log_start_offset)
             held.truncate_fully(result.log_start_offset)
             partition.high_watermark = result.log_start_offset
             return True
@@ -150,6 +186,8 @@ class Fetcher:
         before = (held.log_end_offset, partition.high_watermark, held.log_start_offset)
         for part in _parts(result):
             held.append_as_follower(part, now_ms)
+            if partition.follower_throttled and not partition.in_sync:
+                self._throttle.spend(len(part), now)
         if held.log_start_offset < result.log_start_offset <= held.log_end_offset:
             held.delete_records_before(result.log_start_offset)
         mark = min(result.high_watermark, held.log_end_offset)
@@ -173,10 +211,12 @@ class Fetcher:
         return True
 
     def _hold_back(self, key: Key, partition: Partition, error: KafkaError, now: float) -> None:
-        if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
-            self._partitions.pop(key, None)
-        log.info("%r: following waits for %g s: %s", partition, self._limits.backoff, error)
-        self._delayed[key] = now + self._limits.backoff
+        refusals = self._refusals.get(key, 0)
+        self._refusals[key] = refusals + 1
+        seconds = min(self._limits.backoff, FIRST_RETRY * (1 << min(refusals, 16)))
+        level = logging.INFO if seconds >= self._limits.backoff else logging.DEBUG
+        log.log(level, "%r: following waits for %g s: %s", partition, seconds, error)
+        self._delayed[key] = now + seconds
 
 
 def _after(epoch: int) -> int:

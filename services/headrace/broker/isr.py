@@ -47,13 +47,19 @@ class Progress:
         self.broker_id = broker_id
         self.isr = isr
         self.pending: tuple[int, ...] | None = None
+        self.no_wish_before = float("-inf")
+        """After a refusal nobody is wished for until then: the reason has to go away first."""
         # A new leader gives every follower the benefit of the doubt: it has one lag time to show itself.
         self.followers = {r: Follower(caught_up_at=now) for r in replicas if r != broker_id}
 
-    def confirm(self, replicas: tuple[int, ...], isr: tuple[int, ...], now: float) -> None:
-        """The controller says what is in force now; followers that stay keep what is known of them."""
+    def confirm(self, replicas: tuple[int, ...], isr: tuple[int, ...], now: float, *, settled: bool = True) -> None:
+        """The controller says what is in force now; followers that stay keep what is known of them.
+
+        With `settled` any wish is answered by it. Otherwise it was only said again, and the wish may still be granted.
+        """
         self.isr = isr
-        self.pending = None
+        if settled:
+            self.pending = None
         self.followers = {
             r: self.followers.get(r) or Follower(caught_up_at=now) for r in replicas if r != self.broker_id
         }

@@ -1,8 +1,8 @@
 """Keeps the in-sync sets of the partitions that this broker leads: asks the controller, and takes its word.
 
-A leader never changes a set by itself. It wishes for another one (`Progress.pending`), asks, and acts on both sets until
-it knows which is in force. Wishes of many partitions go in one request; one that could not be answered is asked again,
-because the controller compares partition epochs and a repeated wish does no harm.
+A leader never changes a set by itself. It wishes for another one (`Progress.pending`), asks, and acts on both sets
+until it knows which is in force. Wishes of many partitions go in one request; one that could not be answered is asked
+again, because the controller compares partition epochs and a repeated wish does no harm.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from headrace.v1 import controller_pb2 as pb
 log = logging.getLogger(__name__)
 
 CALL_SECONDS = 10.0
+REFUSAL_PAUSE = 0.5
+"""Seconds before a leader asks again for what was refused (a follower that restarts, or wants to stop)."""
 MAX_WISHES = 2_000
 """Partitions in one request."""
 
@@ -61,7 +63,7 @@ class IsrKeeper:
     def expand(self, partition: Partition, replica: int) -> None:
         """A follower outside has caught up: wish for it, unless another wish is under way."""
         progress = partition.progress
-        if progress is not None and progress.pending is None:
+        if progress is not None and progress.pending is None and progress.no_wish_before <= self._clock.monotonic():
             self._wish(partition, progress, (*progress.isr, replica))
 
     def shrink(self) -> None:
@@ -143,10 +145,11 @@ class IsrKeeper:
         before = len(progress.isr)
         if result.error.code:
             log.info("%r: wish refused: %s", partition, result.error.message)
+            progress.no_wish_before = self._clock.monotonic() + REFUSAL_PAUSE
         if result.HasField("state"):
             state = partition_from_proto(result.state)
             if state.leader == partition.broker_id and state.leader_epoch == partition.leader_epoch:
-                partition.lead(state, self._clock.monotonic())
+                partition.lead(state, self._clock.monotonic(), answers_wish=True)
         elif result.error.code:
             # The controller knows no such partition: it tells us so when it comes to it.
             progress.pending = None

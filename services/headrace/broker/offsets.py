@@ -39,6 +39,11 @@ def list_offset(
     partition.check_epoch(leader_epoch)
     log = partition.log
     end = log.log_end_offset if replica else partition.high_watermark
+    if not replica and end < partition.epoch_start and (timestamp == LATEST or timestamp >= 0):
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+            f"{partition!r} has a new leader that does not know yet how far its followers are: try again",
+        )
     if timestamp == LATEST:
         return OffsetFound(end, -1, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

@@ -7,6 +7,7 @@ for another set of in-sync replicas) it returns or leaves in an attribute, and t
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.broker.isr import Progress
@@ -43,9 +44,16 @@ class Partition:
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
+        self.known_isr: tuple[int, ...] = ()
+        """What the controller said last; a leader's own wishes are in `progress`."""
         self.progress: Progress | None = None
         """Present while this broker leads."""
         self.epoch_start = 0
+        self.announced = 0
+        """The high watermark that followers should know by now."""
+        self.leader_throttled = False
+        self.follower_throttled = False
+        """Whether replication.throttled.replicas names this replica."""
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
 
     def __repr__(self) -> str:
@@ -60,6 +68,11 @@ class Partition:
         return self.progress.isr if self.progress else ()
 
     @property
+    def in_sync(self) -> bool:
+        """Whether this replica is in the in-sync set, as far as the controller has said."""
+        return self.broker_id in self.known_isr
+
+    @property
     def under_replicated(self) -> bool:
         return self.progress is not None and len(self.progress.isr) < len(self.replicas)
 
@@ -69,8 +82,11 @@ class Partition:
 
     # --- the controller's word
 
-    def lead(self, state: PartitionState, now: float) -> bool:
-        """Leads under `state`; True when this begins a new leader epoch. Older words are ignored."""
+    def lead(self, state: PartitionState, now: float, *, answers_wish: bool = False) -> bool:
+        """Leads under `state`; True when this begins a new leader epoch. Older words are ignored.
+
+        The same state said again (by a new controller) settles no wish: that one may be on its way to being granted.
+        """
         if self._stale(state):
             return False
         new_epoch = state.leader_epoch > self.leader_epoch
@@ -79,7 +95,8 @@ class Partition:
             self.log.epochs.assign(state.leader_epoch, self.epoch_start)
             self.progress = Progress(self.broker_id, state.replicas, state.isr, now)
         else:
-            self.progress.confirm(state.replicas, state.isr, now)
+            settled = answers_wish or state.partition_epoch > self.partition_epoch
+            self.progress.confirm(state.replicas, state.isr, now, settled=settled)
         self._take(state)
         self.advance()
         return new_epoch
@@ -101,6 +118,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
+        self.known_isr = state.isr
 
     # --- the data path
 
@@ -135,9 +153,11 @@ class Partition:
         return True
 
     def read(self, offset: int, max_bytes: int, *, replica: bool, min_one_batch: bool = True) -> ReadInfo:
-        """File ranges from `offset` on: up to the log end for a replica, up to the high watermark for a reader."""
-        if offset > self.high_watermark and not replica:
-            raise self._out_of_range(offset, self.high_watermark)
+        """File ranges from `offset` on: up to the log end for a replica, up to the high watermark for a reader.
+
+        A reader may be ahead of the high watermark: a new leader, or a follower, learns later than its clients how far
+        everyone is. There is nothing to read for it yet; out of range is only what the log does not reach.
+        """
         upto = self.log.log_end_offset if replica else self.high_watermark
         return self.log.read(offset, max_bytes, upto=upto, min_one_batch=min_one_batch)
 
@@ -164,22 +184,54 @@ class Partition:
 
     # --- what followers report
 
-    def follower_fetched(self, replica: int, offset: int, broker_epoch: int, now: float) -> bool:
-        """Notes how far a follower is; True when the high watermark moved."""
+    def follower_fetched(
+        self, replica: int, offset: int, broker_epoch: int, now: float, log_start_offset: int = -1
+    ) -> bool:
+        """Notes how far a follower is; True when the high watermark moved.
+
+        A fetch from an earlier registration of the follower is refused: what it held then may be gone. One from beyond
+        the log's end says nothing about this log.
+        """
         progress = self.progress
         if progress is None:
             raise self.not_leader()
         follower = progress.followers.get(replica)
         if follower is None:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica} is no replica of {self!r}")
+        if broker_epoch < follower.broker_epoch:
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {replica} has registered again since: epoch {follower.broker_epoch}, not {broker_epoch}",
+            )
+        end = self.log.log_end_offset
+        if offset > end:
+            return False
         follower.broker_epoch = broker_epoch
-        follower.fetched(offset, self.log.log_end_offset, now)
+        follower.log_start_offset = log_start_offset
+        follower.fetched(offset, end, now)
         return self.advance()
 
     def may_join(self, replica: int) -> bool:
         """Whether a follower outside the in-sync set has come far enough to be wished into it."""
         progress = self.progress
         return progress is not None and progress.may_join(replica, self.high_watermark, self.epoch_start)
+
+    def nearest(self, offset: int, rack_of: Callable[[int], str | None], rack: str) -> int | None:
+        """The replica in the reader's rack that it should read `offset` from (KIP-392); None: from this leader.
+
+        Only followers in sync are chosen, and only when they hold the offset; the one furthest ahead goes first.
+        """
+        progress = self.progress
+        if progress is None or rack_of(self.broker_id) == rack:
+            return None
+        best, furthest = None, -1
+        for member in progress.isr:
+            follower = progress.followers.get(member)
+            if follower is None or rack_of(member) != rack:
+                continue
+            if follower.log_start_offset <= offset <= follower.log_end_offset and follower.log_end_offset > furthest:
+                best, furthest = member, follower.log_end_offset
+        return best
 
     def advance(self) -> bool:
         """Moves the high watermark as far as the in-sync replicas allow; True when it moved."""
@@ -197,8 +249,3 @@ class Partition:
     def not_leader(self) -> KafkaError:
         where = f"broker {self.leader} leads it" if self.leader != NO_LEADER else "nobody leads it"
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is not led here: {where}")
-
-    def _out_of_range(self, offset: int, end: int) -> KafkaError:
-        return KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"{self!r} holds offsets {self.log.log_start_offset} to {end}, not {offset}"
-        )

@@ -14,11 +14,15 @@ from typing import NamedTuple
 from headrace.broker.fetch_session import Key, Wanted
 from headrace.broker.partition import CONSUMER, EpochEnd, Partition
 from headrace.broker.stats import Stats
+from headrace.broker.throttle import Throttle
 from headrace.cluster.image import Image
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
 from headrace.storage.files import FileRange
 from headrace.timing.purgatory import DelayedOperation, Purgatory, PurgatoryFull
+
+ANNOUNCE_SECONDS = 0.005
+"""How long a new high watermark waits for a batch to go to the followers with, before it goes alone."""
 
 
 class Produced(NamedTuple):
@@ -133,6 +137,7 @@ class ReplicaManager:
         fetches: Purgatory,
         call_soon: Callable[[Callable[[], None]], object],
         image: Callable[[], Image],
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.stats = stats
@@ -143,6 +148,12 @@ class ReplicaManager:
         self._image = image
         self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
         self._moved: dict[Partition, None] = {}
+        self._call_later = call_later or (lambda _, callback: call_soon(callback))
+        self._unannounced: dict[Partition, None] = {}
+        self.throttle = Throttle()
+        """What this broker's leaders may send to replicas that catch up."""
+        self.rack_aware = False
+        """Whether consumers are sent to a replica in their rack, and followers serve them (KIP-392)."""
         self.on_caught_up: Callable[[Partition, int], None] | None = None
         """Told when a follower outside the in-sync set has come far enough to join it."""
 
@@ -158,6 +169,12 @@ class ReplicaManager:
         self._partitions.pop((partition.topic_id, partition.index), None)
         partition.progress = None
         self.wake(partition)
+
+    def stop_leading(self) -> None:
+        """Takes no more requests for any partition; whoever waits is told to look for another leader."""
+        for partition in self.partitions():
+            partition.progress = None
+            self.wake(partition)
 
     def find(self, topic: str | uuid.UUID, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
@@ -265,16 +282,22 @@ class ReplicaManager:
     def enough(self, limits: FetchLimits, wanted: Mapping[Key, Wanted]) -> bool:
         """Whether a reader that waits would get what it waits for, or an error."""
         total, replica = 0, limits.replica_id >= 0
+        by_followers = self.rack_aware and not replica
         for key, want in wanted.items():
             partition = self._partitions.get(key)
-            if partition is None or partition.progress is None:
+            if partition is None or (partition.progress is None and not by_followers):
                 return True
             if want.current_leader_epoch not in (-1, partition.leader_epoch):
                 return True
-            end = partition.log.log_end_offset if replica else partition.high_watermark
-            if want.offset == end:
+            log_end = partition.log.log_end_offset
+            if want.offset > log_end or partition.log.failure is not None:
+                return True
+            if replica and min(partition.announced, want.offset) > want.high_watermark:
+                return True
+            end = log_end if replica else partition.high_watermark
+            if want.offset >= end or (replica and self._throttled(partition, limits.replica_id)):
                 continue
-            if want.offset > end or limits.min_bytes <= 1:
+            if limits.min_bytes <= 1:
                 return True
             try:
                 total += partition.read(want.offset, want.max_bytes, replica=replica).size
@@ -290,28 +313,67 @@ class ReplicaManager:
         try:
             if partition is None:
                 raise self._unknown(*key)
-            partition.check_epoch(want.current_leader_epoch)
+            partition.check_epoch(want.current_leader_epoch, leader_only=is_replica or not self.rack_aware)
             diverging = partition.diverging(want.last_fetched_epoch, want.offset)
             if diverging is not None:
                 return Fetched(key, None, [], 0, partition.high_watermark, partition.log.log_start_offset, diverging)
-            if is_replica and fresh:
-                self._follower_fetched(partition, limits, want)
+            if is_replica:
+                if fresh:
+                    self._follower_fetched(partition, limits, want)
+                if self._throttled(partition, limits.replica_id):
+                    left = 0
+                    first = False
+            elif limits.rack and self.rack_aware and (nearest := self._nearest(partition, want, limits)) is not None:
+                log_start = partition.log.log_start_offset
+                return Fetched(key, None, [], 0, partition.high_watermark, log_start, None, nearest)
             info = partition.read(want.offset, min(want.max_bytes, left), replica=is_replica, min_one_batch=first)
         except KafkaError as error:
             if partition is not None:
                 self.stats.topic(partition.topic).failed_fetch += 1
                 return Fetched(key, error, [], 0, partition.high_watermark, partition.log.log_start_offset)
             return Fetched(key, error, [])
+        if is_replica and info.size and partition.leader_throttled and limits.replica_id not in partition.isr:
+            self.throttle.spend(info.size, self._clock.monotonic())
         return Fetched(key, None, info.ranges, info.size, partition.high_watermark, partition.log.log_start_offset)
 
     def _follower_fetched(self, partition: Partition, limits: FetchLimits, want: Wanted) -> None:
         replica = limits.replica_id
-        if partition.follower_fetched(replica, want.offset, limits.broker_epoch, self._clock.monotonic()):
+        now = self._clock.monotonic()
+        if partition.follower_fetched(replica, want.offset, limits.broker_epoch, now, want.log_start_offset):
             self.wake(partition)
+            self._announce(partition)
         if partition.may_join(replica) and self.on_caught_up is not None:
             self.on_caught_up(partition, replica)
 
+    def _throttled(self, partition: Partition, replica: int) -> bool:
+        return (
+            partition.leader_throttled
+            and replica not in partition.isr
+            and self.throttle.exceeded(self._clock.monotonic())
+        )
+
+    def _nearest(self, partition: Partition, want: Wanted, limits: FetchLimits) -> int | None:
+        brokers = self._image().brokers
+
+        def rack_of(broker: int) -> str | None:
+            node = brokers.get(broker)
+            return node.rack if node is not None else None
+
+        return partition.nearest(want.offset, rack_of, limits.rack)
+
     # --- waking those who wait
+
+    def _announce(self, partition: Partition) -> None:
+        """Followers hear of a new high watermark with the next batch, or a moment later without one."""
+        if not self._unannounced:
+            self._call_later(ANNOUNCE_SECONDS, self._announce_all)
+        self._unannounced[partition] = None
+
+    def _announce_all(self) -> None:
+        moved, self._unannounced = self._unannounced, {}
+        for partition in moved:
+            partition.announced = partition.high_watermark
+            self.fetches.check(partition)
 
     def wake(self, partition: Partition) -> None:
         """Something moved in this partition: look at its waiters when this turn of the loop is done."""

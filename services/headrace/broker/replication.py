@@ -15,6 +15,7 @@ from headrace.broker.controller_client import HasImage
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.throttle import Throttle
 from headrace.cluster.image import NO_LEADER
 from headrace.errors import KafkaError
 from headrace.ports import Clock
@@ -46,6 +47,8 @@ class Replication:
         self._socket_timeout = socket_timeout
         self._leaders: dict[int, LeaderLoop] = {}
         self._of: dict[Partition, int] = {}
+        self.throttle = Throttle()
+        """What replicas that catch up may fetch, over all leaders."""
 
     def follow(self, partition: Partition) -> None:
         """Copies from the partition's leader from now on; with no leader it stands still."""
@@ -54,7 +57,7 @@ class Replication:
             return
         loop = self._leaders.get(partition.leader)
         if loop is None:
-            fetcher = Fetcher(self._replicas.broker_id, self._limits, self._broker_epoch)
+            fetcher = Fetcher(self._replicas.broker_id, self._limits, self._broker_epoch, self.throttle)
             loop = self._leaders[partition.leader] = LeaderLoop(partition.leader, fetcher, self)
         self._of[partition] = partition.leader
         loop.add(partition)
@@ -141,7 +144,7 @@ class LeaderLoop:
                 self._changed.clear()
                 request = self._fetcher.request(clock.monotonic())
                 if request is None:
-                    await self._pause(self._replication.backoff)
+                    await self._pause(self._fetcher.next_retry(clock.monotonic()) or self._replication.backoff)
                     continue
                 body = await self._ask(client, write_request(HIGHEST, request))
                 if body is None:

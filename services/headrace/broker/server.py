@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, log_config
+from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
 from headrace.broker.controller_client import ControllerClient
 from headrace.broker.fetch_session import Sessions
@@ -30,7 +31,7 @@ from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.replication import Replication
-from headrace.broker.stats import Collector, IdleSelector, Stats
+from headrace.broker.stats import Collector, Stats
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
@@ -44,6 +45,7 @@ from headrace.rpc.image_follower import ImageFollower
 from headrace.storage.files import OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs
 from headrace.timing.driver import TimerDriver
+from headrace.timing.idle import IdleSelector
 from headrace.timing.purgatory import Purgatory
 from headrace.v1 import broker_pb2_grpc
 from headrace.v1 import controller_pb2 as controller_pb
@@ -99,6 +101,7 @@ class BrokerService:
             Purgatory("Fetch", self._timer, purge_interval=settings["fetch.purgatory.purge.interval.requests"]),
             asyncio.get_running_loop().call_soon,
             lambda: self.follower.image,
+            asyncio.get_running_loop().call_later,
         )
         self.log_dirs = LogDirs(
             OsFiles(),
@@ -141,6 +144,9 @@ class BrokerService:
             lambda: self._epoch,
         )
         self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
+        self.cleaning = Cleaning(
+            self.log_dirs, self.housekeeping.high_watermarks, self.clock, _cleaning_limits(settings)
+        )
 
     # --- start
 
@@ -181,6 +187,8 @@ class BrokerService:
         for listener in self._listeners:
             listener.listen()
         self.housekeeping.start()
+        if self.settings["log.cleaner.enable"]:
+            self.cleaning.start()
         self.isr_keeper.start()
         self._serve_metrics()
         await self._rpc.set_serving(True)
@@ -305,9 +313,11 @@ class BrokerService:
     async def stop(self) -> None:
         """Stops as a person would want it: nothing that was acknowledged is lost, nobody waits for a lease to end."""
         await self._hand_leaderships_away()
+        self.replicas.stop_leading()
         if self._rpc is not None:
             await self._rpc.set_serving(False)
         await asyncio.gather(*(listener.stop() for listener in self._listeners))
+        await self.cleaning.stop()
         await self.housekeeping.stop()
         await self.isr_keeper.stop()
         await self._abandon(clean=True)
@@ -355,6 +365,15 @@ def _intervals(settings: Settings) -> Intervals:
         checkpoints=settings["log.flush.offset.checkpoint.interval.ms"] / 1000,
         producers=settings["producer.id.expiration.check.interval.ms"] / 1000,
         producer_expiration_ms=settings["producer.id.expiration.ms"],
+    )
+
+
+def _cleaning_limits(settings: Settings) -> CleaningLimits:
+    return CleaningLimits(
+        backoff=settings["log.cleaner.backoff.ms"] / 1000,
+        buffer_bytes=settings["log.cleaner.dedupe.buffer.size"],
+        load_factor=settings["log.cleaner.io.buffer.load.factor"],
+        max_bytes_per_second=settings["log.cleaner.io.max.bytes.per.second"],
     )
 
 

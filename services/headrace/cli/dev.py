@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from headrace.broker.stats import IdleSelector
 from headrace.cli import process
 from headrace.cluster.configs import Settings
 from headrace.config import InvalidConfig
 from headrace.errors import KafkaError
 from headrace.registry.local_etcd import LocalEtcd, LocalEtcdError
+from headrace.timing.idle import IdleSelector
 
 HOST = "127.0.0.1"
 METRICS_ABOVE = 312
@@ -98,7 +98,6 @@ class Plan:
             "metrics.port": "0",
             "broker.session.timeout.ms": "6000",
             "default.replication.factor": str(min(3, self.brokers)),
-            "min.insync.replicas": "1" if self.brokers < 3 else "2",
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.replication.factor": str(min(3, self.brokers)),
             **own,

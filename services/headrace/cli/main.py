@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -51,12 +52,19 @@ def dev(
 
       headrace dev --brokers 3 --data /tmp/three --set log.segment.bytes=1048576
     """
+    _without_test_tools()
     from headrace.cli import dev as command
 
     command.run(data, port, brokers, etcd, overrides or [])
 
 
+def _without_test_tools() -> None:
+    """kio loads Hypothesis when it is installed, to offer strategies: in a server that is 20 MB and a slow start."""
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
+
 def _service(role: str, config: Path | None, overrides: list[str] | None, ready_file: Path | None) -> None:
+    _without_test_tools()
     from headrace.cli import process
 
     process.run(role, process.settings_of(config, overrides or [], os.environ), ready_file)

@@ -1,4 +1,7 @@
-"""How a Headrace process runs: its loop, its log, its signals, and what it says when it cannot start."""
+"""How a Headrace process runs: its loop, its log, its signals, and what it says when it cannot start.
+
+Each service is imported when it is started: a controller need not carry the broker's code.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.broker.server import BrokerService
-from headrace.broker.stats import IdleSelector
 from headrace.cluster.configs import Settings, load
-from headrace.controller.server import ControllerService
 from headrace.errors import KafkaError
-from headrace.metadata import server as metadata_server
 from headrace.registry.etcd import EtcdRegistry
+from headrace.timing.idle import IdleSelector
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -61,6 +61,8 @@ def log_to(path: Path | None, level: int = logging.INFO) -> None:
 
 @asynccontextmanager
 async def broker(settings: Settings, idle: IdleSelector) -> AsyncIterator[Running]:
+    from headrace.broker.server import BrokerService
+
     async with _registry(settings) as registry:
         service = BrokerService(settings, registry, idle=idle)
         await service.start()
@@ -76,6 +78,8 @@ async def broker(settings: Settings, idle: IdleSelector) -> AsyncIterator[Runnin
 
 @asynccontextmanager
 async def controller(settings: Settings, idle: IdleSelector) -> AsyncIterator[Running]:
+    from headrace.controller.server import ControllerService
+
     async with _registry(settings) as registry:
         service = ControllerService(settings, registry)
         await service.start()
@@ -87,6 +91,8 @@ async def controller(settings: Settings, idle: IdleSelector) -> AsyncIterator[Ru
 
 @asynccontextmanager
 async def metadata(settings: Settings, idle: IdleSelector) -> AsyncIterator[Running]:
+    from headrace.metadata import server as metadata_server
+
     async with _registry(settings) as registry:
         config = metadata_server.MetadataConfig.of(settings, str(settings.node_id))
         service = await metadata_server.start(registry, config)

@@ -88,8 +88,10 @@ class Controller:
                 backoff = _FIRST_BACKOFF
                 await self._serve(leadership)
                 log.warning("controller %d is no longer active", self.id)
-            except (RegistryUnavailable, LeaseLost) as failed:
-                log.warning("controller %d cannot run for election: %s", self.id, failed)
+            except Exception as failed:
+                # Also what nobody foresaw must not end the process's part in elections.
+                expected = isinstance(failed, RegistryUnavailable | LeaseLost)
+                log.warning("controller %d stands by: %s", self.id, failed, exc_info=not expected)
                 await self._clock.sleep(backoff)
                 backoff = min(backoff * 2, _MAX_BACKOFF)
             finally:

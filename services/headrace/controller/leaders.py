@@ -71,8 +71,8 @@ def settle(
         leader = _first(state.replicas, back)
         return moved(state, leader, back, new_term=leader == state.leader)
     if unclean:
-        # Any log is better than an empty one.
-        live = [r for r in state.replicas if usable(r)]
+        # Any log is better than an empty one, and a replica that is only being added may have just that.
+        live = [r for r in state.replicas if usable(r) and r not in state.adding]
         live.sort(key=lambda r: r in emptied)
         if live:
             return moved(state, live[0], (live[0],), new_term=live[0] == state.leader)
@@ -168,6 +168,8 @@ def _all_partitions(image: Image) -> Iterable[pb.TopicPartition]:
 
 
 def _elect_preferred(view: View, state: Partition) -> Partition:
+    if not state.replicas:
+        raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "its state in the registry cannot be read")
     preferred = state.preferred_leader
     if state.leader == preferred:
         raise KafkaError(

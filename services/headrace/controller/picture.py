@@ -15,7 +15,7 @@ from headrace.cluster.view import RegistryView
 from headrace.controller.plan import Incarnation
 from headrace.controller.transactions import decode_incarnation, incarnations_prefix
 from headrace.registry.api import Change, Changes, Delete, Event, KeyValue, Snapshot
-from headrace.registry.keys import Keys
+from headrace.registry.keys import Keys, TopicKey
 
 
 class Picture:
@@ -44,6 +44,23 @@ class Picture:
     def orphans(self) -> dict[uuid.UUID, tuple[int, ...]]:
         """Partition keys that belong to no topic."""
         return self._view.orphans()
+
+    def damaged(self) -> list[str]:
+        """Keys of topics and partitions whose values cannot be read: what they stand for must not be taken for gone."""
+        image = self._view.image
+        topics = [key for key in self.revisions if key.startswith(self._keys.topics)]
+        found = [] if len(topics) == len(image.topics) else [k for k in topics if self._topic_of(k) not in image.topics]
+        for topic in image.topics.values():
+            found += (
+                self._keys.partition(str(topic.id), index)
+                for index, state in enumerate(topic.partitions)
+                if not state.replicas
+            )
+        return found
+
+    def _topic_of(self, key: str) -> str:
+        parsed = self._keys.parse(key)
+        return parsed.name if isinstance(parsed, TopicKey) else ""
 
     def load(self, snapshot: Snapshot) -> Delta:
         """Starts anew from everything there is; the delta leads there from what was known before."""

@@ -65,7 +65,9 @@ class View:
     def partitions(self) -> Iterator[tuple[PartitionId, Partition]]:
         for name, topic in self.image.topics.items():
             for index, partition in enumerate(topic.partitions):
-                yield (name, index), partition
+                # One whose value in the registry cannot be read has no replicas: it is left as it is.
+                if partition.replicas:
+                    yield (name, index), partition
 
 
 @dataclass(slots=True)

@@ -19,9 +19,10 @@ from headrace.cluster.image import Delta, Image
 from headrace.controller import leaders, producer_ids
 from headrace.controller.peers import Peers
 from headrace.controller.picture import Picture
-from headrace.controller.plan import Plan, View, touched_by
+from headrace.controller.plan import Plan, ReplicaId, Touched, View, touched_by
 from headrace.controller.senders import SenderLimits, Senders, Term
 from headrace.controller.transactions import Steps, Transaction, orphan_writes, transactions, writes_of
+from headrace.controller.turns import Turns
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
 from headrace.registry.api import Changes, LeaseLost, ModRevision, Put, Registry, RegistryUnavailable, Snapshot
@@ -86,16 +87,18 @@ class Reign:
         self._limits = limits
         self._picture = Picture(keys, cluster_id)
         self._stopping: dict[int, int] = {}
-        self._turn = asyncio.Lock()
+        self._turns = Turns(limits.max_waiting)
         self._over = False
         self._loaded = asyncio.Event()
         self._taken_over = asyncio.Event()
         self._news = asyncio.Event()
         self._doubted = asyncio.Event()
         self._changes: set[asyncio.Task[Any]] = set()
-        self.senders = Senders(
-            term, lambda: self._picture.image, peers, clock, sender_limits, on_stale=self._doubted.set
-        )
+        self._to_say: list[Touched] = []
+        self.senders = Senders(term, self._everything, peers, clock, sender_limits, on_stale=self._doubted.set)
+
+    def _everything(self) -> tuple[Image, bool]:
+        return self._picture.image, not self._picture.damaged()
 
     @property
     def image(self) -> Image:
@@ -161,16 +164,15 @@ class Reign:
         await self._taken_over.wait()
         return await self._in_turn(self._allocate)
 
-    async def _in_turn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _in_turn(self, work: Callable[[], Coroutine[Any, Any, T]], *, urgent: bool = False) -> T:
         self.check_active()
-        if len(self._changes) >= self._limits.max_waiting:
-            raise KafkaError(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{len(self._changes)} changes wait already: try again in a moment"
-            )
 
         async def turn() -> T:
-            async with self._turn:
-                return await work()
+            async with self._turns.turn(urgent=urgent):
+                try:
+                    return await work()
+                finally:
+                    self._say()
 
         task = asyncio.create_task(turn(), name="controller: change")
         self._changes.add(task)
@@ -181,6 +183,15 @@ class Reign:
             if task.cancelled():
                 self.check_active()
             raise
+
+    def _say(self) -> None:
+        """Notes for the brokers all that was changed in one turn, so that each is told once."""
+        together: dict[int, set[ReplicaId]] = {}
+        for touched in self._to_say:
+            for broker, replicas in touched.items():
+                together.setdefault(broker, set()).update(replicas)
+        self._to_say.clear()
+        self.senders.note(together)
 
     async def _carry_out(self, decide: Decision[T]) -> tuple[T, set[int]]:
         for attempt in range(self._limits.max_attempts):
@@ -195,7 +206,7 @@ class Reign:
                 await self._resync(attempt)
                 done = plan.carried_out(self.view())
             # Also after a failure: some of it may have happened, and saying too much does no harm.
-            self.senders.note(touched)
+            self._to_say.append(touched)
             if plan.topic_configs or plan.broker_configs:
                 self._news.set()
             if done:
@@ -277,9 +288,11 @@ class Reign:
     def _take(self, into_picture: Callable[[S], Delta], item: S) -> None:
         before = self._picture.image
         delta = into_picture(item)
-        # Own writes are in the picture before they come back here. What is news is a broker's registration, or an own
-        # write that happened later than its caller waited for an answer: then the brokers have not heard of it.
-        self.senders.note(touched_by(delta.changes, before))
+        # An own write is in the picture before it comes back here, unless the watch was faster than the answer, or
+        # the answer did not come in time: then the brokers have not heard of it.
+        self._to_say.append(touched_by(delta.changes, before))
+        if not self._turns.taken:
+            self._say()
         if self._picture.image.brokers != before.brokers:
             self._news.set()
 
@@ -289,8 +302,10 @@ class Reign:
         while True:
             self._news.clear()
             try:
-                await self._in_turn(self._remove_orphans)
-                await self._in_turn(lambda: self._carry_out(self._reconcile))
+                # A broker that is gone cannot be told, and one that restarted is told everything.
+                await self.senders.leave(self._picture.image.brokers)
+                await self._in_turn(lambda: self._carry_out(self._reconcile), urgent=True)
+                await self._in_turn(self._remove_orphans, urgent=True)
             except KafkaError as refused:
                 log.warning("not reconciled with the brokers that are there: %s", refused)
                 await self._clock.sleep(backoff)
@@ -311,6 +326,10 @@ class Reign:
         return plan, None
 
     async def _remove_orphans(self) -> None:
+        damaged = self._picture.damaged()
+        if damaged:
+            log.error("nothing is deleted while these keys of the registry cannot be read: %s", ", ".join(damaged[:10]))
+            return
         orphans = self._picture.orphans()
         if orphans and not await self._write(orphan_writes(orphans, self._picture.image, self._keys)):
             await self._resync(0)

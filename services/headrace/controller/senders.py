@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,10 @@ class Term:
     epoch: int
 
 
+Picture = Callable[[], tuple[Image, bool]]
+"""The newest picture, and whether it is complete: only then may a broker delete what is not in it."""
+
+
 class Sender:
     """What one registration of one broker has still to hear. It retries until it is heard or the registration goes."""
 
@@ -56,7 +61,7 @@ class Sender:
         self,
         node: Node,
         term: Term,
-        picture: Callable[[], Image],
+        picture: Picture,
         peers: Peers,
         clock: Clock,
         limits: SenderLimits,
@@ -136,8 +141,10 @@ class Sender:
         self._waiting = [(number, waiter) for number, waiter in self._waiting if number > confirmed]
 
     async def _send(self, full: bool, noted: set[ReplicaId]) -> None:
-        image = self._picture()
+        image, complete = self._picture()
         topics, gone = full_state(image, self.node.id) if full else changes(image, self.node.id, noted)
+        if not complete:
+            gone = [stopped for stopped in gone if stopped.leader_epoch != TOPIC_DELETED]
         # First what goes: a topic that was deleted and made again has the same name on the broker's disk.
         if gone:
             stop = bpb.StopReplicaRequest(partitions=gone)
@@ -145,7 +152,7 @@ class Sender:
             stopped = await self._peers.stop_replica(self.node, stop, self._limits.request_timeout)
             self._check(stopped)
         if topics or full:
-            lead = bpb.LeaderAndIsrRequest(full=full, topics=topics)
+            lead = bpb.LeaderAndIsrRequest(full=full and complete, topics=topics)
             self._sign(lead)
             answered = await self._peers.leader_and_isr(self.node, lead, self._limits.request_timeout)
             self._check(answered)
@@ -183,18 +190,24 @@ def changes(
     image: Image, broker: int, noted: Iterable[ReplicaId]
 ) -> tuple[list[pb.Topic], list[bpb.StopReplicaRequest.Partition]]:
     """The newest state of the replicas that changed: those the broker holds, and those it has to let go of."""
-    held: dict[str, list[int]] = {}
-    gone = []
-    for topic_id, index in sorted(noted):
+    by_topic: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in noted:
+        by_topic.setdefault(topic_id, []).append(index)
+    topics, gone = [], []
+    for topic_id, indexes in by_topic.items():
         topic = image.topic_by_id(topic_id)
-        state = topic.partitions[index] if topic and index < len(topic.partitions) else None
-        if topic and state and broker in state.replicas:
-            held.setdefault(topic.name, []).append(index)
-        else:
-            named = pb.TopicPartition(topic=topic.name if topic else "", topic_id=topic_id.bytes, partition=index)
-            epoch = state.leader_epoch if state else TOPIC_DELETED
-            gone.append(bpb.StopReplicaRequest.Partition(partition=named, leader_epoch=epoch, delete=True))
-    return [topic_of(image.topics[name], indexes) for name, indexes in held.items()], gone
+        held = []
+        for index in sorted(indexes):
+            state = topic.partitions[index] if topic and index < len(topic.partitions) else None
+            if state and broker in state.replicas:
+                held.append(index)
+            else:
+                named = pb.TopicPartition(topic=topic.name if topic else "", topic_id=topic_id.bytes, partition=index)
+                epoch = state.leader_epoch if state else TOPIC_DELETED
+                gone.append(bpb.StopReplicaRequest.Partition(partition=named, leader_epoch=epoch, delete=True))
+        if topic and held:
+            topics.append(topic_of(topic, held))
+    return topics, gone
 
 
 async def _all(waits: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -207,7 +220,7 @@ class Senders:
     def __init__(
         self,
         term: Term,
-        picture: Callable[[], Image],
+        picture: Picture,
         peers: Peers,
         clock: Clock,
         limits: SenderLimits,
@@ -227,13 +240,17 @@ class Senders:
         """Whether every broker has confirmed all it was told."""
         return all(sender.settled for sender in self._senders.values())
 
-    async def follow(self, brokers: Mapping[int, Node]) -> None:
-        """Starts and stops senders so that they match the registrations."""
+    async def leave(self, brokers: Mapping[int, Node]) -> None:
+        """Stops the senders to registrations that are not in `brokers` any more."""
         for broker, sender in list(self._senders.items()):
             registered = brokers.get(broker)
             if registered is None or registered.epoch != sender.node.epoch:
                 del self._senders[broker]
                 await sender.close()
+
+    async def follow(self, brokers: Mapping[int, Node]) -> None:
+        """Starts and stops senders so that they match the registrations."""
+        await self.leave(brokers)
         for broker, node in brokers.items():
             if broker not in self._senders:
                 self._senders[broker] = self._make(node)

@@ -67,7 +67,7 @@ def create(
 def _new_topic(view: View, asked: cpb.CreateTopicsRequest.NewTopic, rules: TopicRules, random: Random) -> Topic:
     name = asked.name
     if name in view.image.topics:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
     check_new_name(name, view.image.topics)
     if asked.assignments:
         assigned = _manual(view, asked)
@@ -139,7 +139,7 @@ def _grown(view: View, asked: cpb.CreatePartitionsRequest.Growth, random: Random
     have = len(topic.partitions)
     check_growth(topic.name, have, asked.count)
     existing = [tuple(r for r in state.replicas if r not in state.removing) for state in topic.partitions]
-    factor = len(existing[0])
+    factor = max(map(len, existing))
     if asked.assignments:
         if len(asked.assignments) != asked.count - have:
             raise KafkaError(

@@ -301,3 +301,27 @@ def _write_bytes(out: bytearray, value: bytes | None) -> None:
     else:
         varint.write(out, len(value))
         out += value
+
+
+def in_codec(buf: memoryview, found: Sequence[Batch], codec: Codec) -> memoryview:
+    """The same batches stored with `codec`: a topic's compression.type is not the producer's.
+
+    This looks at every record, so it is only for topics that ask for it.
+    """
+    if all(batch.codec == codec for batch in found):
+        return buf
+    out = bytearray()
+    for batch in found:
+        if batch.codec == codec:
+            out += buf[batch.position : batch.position + batch.size]
+            continue
+        out += build(
+            iter_records(buf, batch),
+            base_offset=batch.base_offset,
+            codec=codec,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            transactional=batch.is_transactional,
+        )
+    return memoryview(out)

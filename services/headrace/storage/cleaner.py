@@ -29,7 +29,9 @@ from headrace.storage.segment import CLEANED, MAX_POSITION, MAX_RELATIVE_OFFSET,
 from headrace.storage.transactions import AbortedTransactions, aborted_transactions
 
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-_IO_BYTES = 1024 * 1024
+_READ_BYTES = 64 * 1024
+"""What is read between two yields, unless a batch is larger: some ten milliseconds of work."""
+_WRITE_BYTES = 1024 * 1024
 _LENGTH_AT = 8
 _logger = logging.getLogger(__name__)
 
@@ -54,9 +56,8 @@ def clean(
     Raises `CleaningAborted` when the log changed meanwhile, a `RecordError` when it holds a damaged batch, OSError when
     the disk fails; the log is intact in each case.
     """
-    stable = min(log.log_end_offset, last_stable_offset(log))
-    aborted = aborted_transactions(log.segments, stable)
     watch = _Watch(log)
+    aborted = yield from aborted_transactions(list(log.segments), last_stable_offset(log), watch.require)
     bytes_read = yield from _fill(log, offsets, what, aborted, watch)
     next_dirty = offsets.latest + 1
     judge = Compaction(
@@ -138,7 +139,8 @@ class _Watch:
     def require(self, segments: Iterable[Segment]) -> None:
         held = self._log.segments
         for segment in segments:
-            if not held.holds(segment) or segment.size != self._sizes[segment.base_offset]:
+            grown = segment.size - self._sizes[segment.base_offset]
+            if not held.holds(segment) or (grown if segment is not held.active else grown < 0):
                 raise CleaningAborted(f"{self._log.name}: a segment was cut or deleted while it was cleaned")
 
 
@@ -146,7 +148,7 @@ def _chunks(segment: Segment) -> Iterator[tuple[bytes, list[Batch]]]:
     """A segment in pieces of whole batches, whose checksums are right; positions count from the piece's beginning."""
     position = 0
     while position < segment.size:
-        buf = segment.log.pread(min(_IO_BYTES, segment.size - position), position)
+        buf = segment.log.pread(min(_READ_BYTES, segment.size - position), position)
         if len(buf) >= HEADER_SIZE:
             size = int.from_bytes(buf[_LENGTH_AT : _LENGTH_AT + 4], "big") + _LENGTH_AT + 4
             if len(buf) < size <= segment.size - position:
@@ -194,7 +196,7 @@ class _Output:
         segment = self.segments[-1]
         position = segment.size + len(self._pending)
         too_far = batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        if position and (position + len(data) > self._max_bytes or too_far or segment.full_index):
+        if position and (position + len(data) > self._max_bytes or too_far or segment.full):
             self.flush()
             self._begin(batch.base_offset)
             position = 0
@@ -202,7 +204,7 @@ class _Output:
         self._notes.append((position, header.size, header.last_offset, header.max_timestamp))
         self._pending += data
         self.size += len(data)
-        if len(self._pending) >= _IO_BYTES:
+        if len(self._pending) >= _WRITE_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -210,6 +212,8 @@ class _Output:
         segment = self.segments[-1]
         if self._pending:
             segment.append(self._pending)
+            # Made durable bit by bit, so that nobody has to wait for all of it when the segment is swapped in.
+            segment.log.sync()
         for note in self._notes:
             segment.note(*note)
         self._pending = bytearray()

@@ -71,7 +71,8 @@ def plan(log: Log, clean_offset: int, *, upto: int, now_ms: int) -> Plan:
             break
         dirty_bytes += segment.size
         end = segment_end
-        overdue = overdue or 0 < segment.first_timestamp() < now_ms - longest_wait
+        if longest_wait < now_ms:
+            overdue = overdue or 0 < segment.first_timestamp() < now_ms - longest_wait
     return Plan(first_dirty, end, clean_bytes, dirty_bytes, overdue, config.min_cleanable_dirty_ratio)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.config import InvalidConfig, Key, Keys, Kind
+from headrace.records.compression import Codec
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
@@ -204,6 +205,16 @@ TOPIC_KEYS = Keys(
 """Every topic config. segment.bytes may be as small as 14, as in Kafka 3.9 and before: tests roll quickly with it."""
 
 
+_CODECS = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """The settings of one log, typed."""
@@ -230,7 +241,8 @@ class LogConfig:
     timestamp_after_max_ms: int
     min_insync_replicas: int
     unclean_leader_election: bool
-    compression_type: str
+    codec: Codec | None
+    """What batches are stored with; None: with what the producer chose."""
 
     @classmethod
     def of(cls, overrides: Mapping[str, Any] | None = None) -> LogConfig:
@@ -269,5 +281,5 @@ class LogConfig:
             timestamp_after_max_ms=values["message.timestamp.after.max.ms"],
             min_insync_replicas=values["min.insync.replicas"],
             unclean_leader_election=values["unclean.leader.election.enable"],
-            compression_type=values["compression.type"],
+            codec=_CODECS[values["compression.type"]],
         )

@@ -53,6 +53,8 @@ def dump(
     yield Line(f"Dumping {path}")
     if suffix == LOG:
         yield from _dump_log(files, path, deep=deep or print_data, print_data=print_data)
+    elif suffix == INDEX and not files.open(path).size():
+        yield Line(f"{path} is empty.")
     elif suffix in (INDEX, TIME_INDEX):
         dumped = _check_index(files, path) if sanity_check else _dump_index(files, path)
         yield from dumped
@@ -328,7 +330,7 @@ class _Found(NamedTuple):
 
 
 def _batch_at(view: memoryview, position: int) -> _Found | None:
-    if position >= len(view):
+    if not 0 <= position < len(view):
         return None
     try:
         found = _entry_at(view, position)

@@ -67,6 +67,10 @@ class File(Protocol):
 
     def pread(self, length: int, position: int) -> bytes: ...
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` as far as the file goes; how many bytes that were."""
+        ...
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
@@ -174,16 +178,18 @@ class OsFile:
         self.map_used = False
 
     def append(self, data: Data) -> None:
-        handle = self._handle or self._open(os.O_CREAT)
-        self.used = True
+        handle = self._used_handle(os.O_CREAT)
         written = os.write(handle.fd, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were written", self.path)
 
     def pread(self, length: int, position: int) -> bytes:
-        handle = self._handle or self._open()
-        self.used = True
+        handle = self._used_handle()
         return os.pread(handle.fd, length, position)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        handle = self._used_handle()
+        return os.preadv(handle.fd, [buffer], position)
 
     def size(self) -> int:
         return os.stat(self.path).st_size
@@ -199,8 +205,8 @@ class OsFile:
         os.fdatasync(handle.fd)
 
     def map(self) -> Mapped:
-        self.map_used = True
         if self._map is not None:
+            self.map_used = True
             return self._map
         handle = self._handle or OsHandle(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
         if os.fstat(handle.fd).st_size == 0:
@@ -210,8 +216,7 @@ class OsFile:
         return self._map
 
     def handle(self) -> OsHandle:
-        self.used = True
-        return self._handle or self._open()
+        return self._used_handle()
 
     def rename(self, path: str) -> None:
         os.rename(self.path, path)
@@ -231,6 +236,14 @@ class OsFile:
 
     def drop_map(self) -> None:
         self._map = None
+
+    def _used_handle(self, flags: int = 0) -> OsHandle:
+        handle = self._handle
+        if handle is None:
+            # The first use does not count: files that are touched once must not drive out those in steady use.
+            return self._open(flags)
+        self.used = True
+        return handle
 
     def _open(self, flags: int = 0) -> OsHandle:
         handle = OsHandle(os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o644))

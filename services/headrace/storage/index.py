@@ -26,34 +26,31 @@ class IndexCorrupt(ValueError):
 class SparseIndex:
     """Entries of a fixed size in a file, either growing in memory or sealed and mapped. See the module's docstring."""
 
-    __slots__ = ("_saved", "_tail", "base_offset", "entry_size", "file", "limit")
+    __slots__ = ("_saved", "base_offset", "entry_size", "file", "full_at", "tail")
 
     def __init__(self, file: File, base_offset: int, max_bytes: int, entry: struct.Struct, *, fresh: bool) -> None:
         self.file = file
         self.base_offset = base_offset
         self.entry_size = entry.size
-        self.limit = max_bytes // entry.size * entry.size
-        self._tail: bytearray | None = bytearray() if fresh else None
+        self.full_at = (max_bytes // entry.size - 1) * entry.size
+        """The size at which there is no room for one more entry; the last is kept for the seal, as Kafka does."""
+        self.tail: bytearray | None = bytearray() if fresh else None
+        """The entries while the index grows."""
         self._saved = 0
 
     def buffer(self) -> Mapped | bytearray:
-        return self.file.map() if self._tail is None else self._tail
+        return self.file.map() if self.tail is None else self.tail
 
     def grow(self) -> bytearray:
         """The entries as a buffer that can be appended to: the index of an active segment."""
-        if self._tail is None:
-            self._tail = bytearray(self.file.map())
-            self._saved = len(self._tail)
+        if self.tail is None:
+            self.tail = bytearray(self.file.map())
+            self._saved = len(self.tail)
             self.file.close()
-        return self._tail
+        return self.tail
 
     def __len__(self) -> int:
         return len(self.buffer()) // self.entry_size
-
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for one more entry (the last is kept for the seal, as Kafka does)."""
-        return self._tail is not None and len(self._tail) + self.entry_size >= self.limit
 
     def cut(self, entries: int) -> None:
         """Keep the first `entries` only."""
@@ -64,25 +61,25 @@ class SparseIndex:
 
     def save(self) -> None:
         """Write what is not in the file yet."""
-        if self._tail is None:
+        if self.tail is None:
             return
         if self._saved == 0:
             self.file.truncate(0)
-        if len(self._tail) > self._saved:
-            with memoryview(self._tail) as entries:
+        if len(self.tail) > self._saved:
+            with memoryview(self.tail) as entries:
                 self.file.append(entries[self._saved :])
-            self._saved = len(self._tail)
+            self._saved = len(self.tail)
 
     def seal(self) -> None:
         """Write it out and let go of the memory: from here on it is read through a map."""
         self.save()
-        self._tail = None
+        self.tail = None
         self._saved = 0
         self.file.close()
 
     def reset(self) -> None:
         """Forget every entry, to rebuild them."""
-        self._tail = bytearray()
+        self.tail = bytearray()
         self._saved = 0
 
     def floor(self, count: int, above: Callable[[int], bool]) -> int:
@@ -99,6 +96,7 @@ class SparseIndex:
 
 _ENTRY = struct.Struct(">ii")
 _OFFSET = struct.Struct(">i")
+_pack = _ENTRY.pack
 
 
 class OffsetIndex(SparseIndex):
@@ -109,8 +107,11 @@ class OffsetIndex(SparseIndex):
     def __init__(self, file: File, base_offset: int, max_bytes: int, *, fresh: bool) -> None:
         super().__init__(file, base_offset, max_bytes, _ENTRY, fresh=fresh)
 
-    def append(self, offset: int, position: int) -> None:
-        self.grow().extend(_ENTRY.pack(offset - self.base_offset, position))
+    def append(self, offset: int, position: int) -> bool:
+        """Add an entry; True if there is no room for another."""
+        tail = self.grow() if self.tail is None else self.tail
+        tail += _pack(offset - self.base_offset, position)
+        return len(tail) >= self.full_at
 
     def entry(self, number: int) -> tuple[int, int]:
         """(offset, position) of entry `number`; negative counts from the end."""

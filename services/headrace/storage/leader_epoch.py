@@ -20,7 +20,7 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochs:
     """The cache: epochs and their start offsets, both growing."""
 
-    __slots__ = ("_dirty", "_files", "_starts", "epochs", "path")
+    __slots__ = ("_dirty", "_files", "_starts", "epochs", "latest", "path")
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -28,6 +28,8 @@ class LeaderEpochs:
         self.epochs: list[int] = []
         self._starts: list[int] = []
         self._dirty = False
+        self.latest = UNDEFINED_EPOCH
+        """The newest epoch, or -1."""
 
     @classmethod
     def load(cls, files: Files, path: str, *, present: bool = True) -> LeaderEpochs:
@@ -47,11 +49,6 @@ class LeaderEpochs:
         cache._dirty = False
         return cache
 
-    @property
-    def latest(self) -> int:
-        """The newest epoch, or -1."""
-        return self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
-
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self.epochs, self._starts, strict=True))
 
@@ -64,6 +61,7 @@ class LeaderEpochs:
             self.epochs.pop()
         self.epochs.append(epoch)
         self._starts.append(start_offset)
+        self.latest = epoch
         self._dirty = True
 
     def epoch_at(self, offset: int) -> int:
@@ -91,6 +89,7 @@ class LeaderEpochs:
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self.epochs.pop()
+            self.latest = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
             self._dirty = True
 
     def begin_at(self, offset: int) -> None:
@@ -105,6 +104,7 @@ class LeaderEpochs:
     def clear(self) -> None:
         self.epochs.clear()
         self._starts.clear()
+        self.latest = UNDEFINED_EPOCH
         self._dirty = True
 
     def save(self) -> None:

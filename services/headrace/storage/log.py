@@ -18,18 +18,19 @@ from collections.abc import Callable, Iterable, Sequence
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import Batch, batches, check, stamp, stamp_log_append_time, valid_crc
 from headrace.records.errors import CorruptMessage, WrongChecksum
-from headrace.records.record import check_deep
+from headrace.records.record import check_deep, in_codec
 from headrace.storage import timestamps
-from headrace.storage.config import LogConfig
+from headrace.storage.config import MAX_LONG, LogConfig
+from headrace.storage.deletion import Deletions
+from headrace.storage.failure import Fallible, Guard
 from headrace.storage.files import FileRange, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
 from headrace.storage.producer_state import ProducerState
-from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo, StorageError
+from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo
 from headrace.storage.retention import SegmentView, deletable
 from headrace.storage.segment import (
     CLEANED,
-    DELETED,
     MAX_POSITION,
     MAX_RELATIVE_OFFSET,
     SWAP,
@@ -42,9 +43,10 @@ from headrace.storage.snapshots import Snapshots
 _REMEMBERED_POSITIONS = 64
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _logger = logging.getLogger(__name__)
+_new_tuple = tuple.__new__
 
 
-class Log:
+class Log(Fallible):
     """See the module's docstring. `log_start_offset`, `log_end_offset` and `recovery_point` are read freely."""
 
     def __init__(
@@ -62,6 +64,7 @@ class Log:
         recovery_point: int,
         roll_jitter: float = 0.0,
     ) -> None:
+        super().__init__()
         self.files = files
         self.folder = folder
         self.config = config
@@ -72,8 +75,6 @@ class Log:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
-        self.failure: StorageError | None = None
-        self.on_failure: Callable[[OSError], None] | None = None
         self.on_checkpoint_stale: Callable[[], None] | None = None
         """Called when the recovery point on disk must not stay above the log's any longer (see `_roll`)."""
         self.checkpoint_stale = False
@@ -81,13 +82,16 @@ class Log:
         self._roll_jitter = roll_jitter
         """Which part of `segment.jitter.ms` this log takes, from 0 to 1."""
         self._created_ms = NO_TIME
+        self._roll_at = 0
+        """See `_next_roll`; 0 when it has to be computed."""
+        self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
         self._truncations = 0
         self._sealed: list[Segment] = []
         """Segments sealed since the last flush: their indexes are not durable, even where their records are."""
-        self._doomed: list[tuple[int, list[Segment]]] = []
+        self._deletions = Deletions()
 
     @property
     def name(self) -> str:
@@ -112,7 +116,21 @@ class Log:
         `from_client=False` is for the broker's own batches (transaction markers), which clients may not write.
         """
         config = self.config
-        found = self._validated(buf, now_ms) if from_client else _intact(buf)
+        if not from_client:
+            found = _intact(buf)
+        elif config.log_append_time:
+            found = check(buf, max_message_bytes=config.max_message_bytes)
+        else:
+            found = check(
+                buf,
+                max_message_bytes=config.max_message_bytes,
+                now_ms=now_ms,
+                before_max_ms=config.timestamp_before_max_ms,
+                after_max_ms=config.timestamp_after_max_ms,
+            )
+        if config.compact and from_client:
+            for batch in found:
+                check_deep(buf, batch, key_required=True)
         if len(buf) > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -130,19 +148,25 @@ class Log:
                     0,
                     0,
                 )
+        if config.codec is not None:
+            buf = in_codec(buf, found, config.codec)
+            found = batches(buf)
         if config.log_append_time:
             found = [stamp_log_append_time(buf, batch, now_ms) for batch in found]
         first = offset = self.log_end_offset
-        placed = []
+        bases = []
         for batch in found:
             stamp(buf, batch.position, offset, leader_epoch)
-            placed.append((offset, batch))
+            bases.append(offset)
             offset += batch.last_offset_delta + 1
-        self._write(buf, placed, offset, now_ms)
+        self._write(buf, found, bases, offset, now_ms)
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, first)
         append_time = now_ms if config.log_append_time else NO_TIME
-        return AppendInfo(first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        # One call instead of the two of AppendInfo(...): this is the hot path.
+        return _new_tuple(
+            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+        )
 
     def append_as_follower(self, buf: memoryview, now_ms: int = NO_TIME) -> AppendInfo:
         """Write what the leader sent: whole batches that carry their offsets, from the log's end on.
@@ -152,14 +176,14 @@ class Log:
         found = _intact(buf)
         expected = self.log_end_offset
         for batch in found:
-            if batch.base_offset < expected or batch.last_offset_delta < 0:
+            if batch.base_offset < expected:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"{self.name}: a batch at {batch.base_offset} where the log continues at {expected}:"
                     " truncate to where the leader's log agrees, then fetch again",
                 )
             expected = batch.next_offset
-        self._write(buf, [(batch.base_offset, batch) for batch in found], expected, now_ms)
+        self._write(buf, found, [batch.base_offset for batch in found], expected, now_ms)
         for batch in found:
             if batch.leader_epoch > self.epochs.latest:
                 self.epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -167,81 +191,66 @@ class Log:
         count = sum(batch.count for batch in found)
         return AppendInfo(first, expected - 1, NO_TIME, self.log_start_offset, False, count, len(buf))
 
-    def _validated(self, buf: memoryview, now_ms: int) -> list[Batch]:
-        config = self.config
-        if config.log_append_time:
-            found = check(buf, max_message_bytes=config.max_message_bytes)
-        else:
-            found = check(
-                buf,
-                max_message_bytes=config.max_message_bytes,
-                now_ms=now_ms,
-                before_max_ms=config.timestamp_before_max_ms,
-                after_max_ms=config.timestamp_after_max_ms,
-            )
-        if config.compact:
-            for batch in found:
-                check_deep(buf, batch, key_required=True)
-        return found
-
-    def _write(self, buf: memoryview, placed: list[tuple[int, Batch]], end_offset: int, now_ms: int) -> None:
-        """Write batches whose offsets are settled, and remember all there is to remember of them."""
+    def _write(self, buf: memoryview, found: list[Batch], bases: list[int], end_offset: int, now_ms: int) -> None:
+        """Write batches that begin at the offsets `bases`, and remember all there is to remember of them."""
         if self.failure is not None:
             raise self.failure
+        segment = self.segments.active
+        start = segment.size
         try:
-            segment = self.segments.active
-            if segment.size and self._roll_needed(segment, len(buf), end_offset, placed[-1][1].max_timestamp, now_ms):
-                segment = self._roll(max(self.log_end_offset, placed[0][0]))
-            elif not segment.size:
+            if not start:
                 self._created_ms = now_ms
-            start = segment.size
+                if end_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                    segment = self._roll(bases[0])
+            elif (
+                start + len(buf) > self._roll_bytes
+                or found[-1].max_timestamp > (self._roll_at or self._next_roll())
+                or segment.full
+                or end_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):
+                segment = self._roll(max(self.log_end_offset, bases[0]))
+                start = 0
             segment.append(buf)
             recent = self._recent
-            for offset, batch in placed:
+            for number, batch in enumerate(found):
+                offset = bases[number]
                 position = start + batch.position
                 segment.note(position, batch.size, offset + batch.last_offset_delta, batch.max_timestamp)
+                recent[offset] = (segment, position)
                 if batch.producer_id >= 0:
                     self.producers.update(batch, offset)
-                recent[offset] = (segment, position)
-            while len(recent) > _REMEMBERED_POSITIONS:
-                del recent[next(iter(recent))]
+            if len(recent) > 2 * _REMEMBERED_POSITIONS:
+                for old in list(recent)[:-_REMEMBERED_POSITIONS]:
+                    del recent[old]
             self.log_end_offset = end_offset
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     # -- roll ----------------------------------------------------------------------------------------------------
 
-    def _roll_needed(self, segment: Segment, size: int, end_offset: int, timestamp: int, now_ms: int) -> bool:
-        config = self.config
-        if (
-            segment.size + size > config.segment_bytes
-            or segment.size + size > MAX_POSITION
-            or end_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            or segment.full_index
-        ):
-            return True
-        return self._too_old(segment, timestamp, now_ms)
+    def _next_roll(self) -> int:
+        """The largest timestamp that still goes into the active segment: `segment.ms` after that of its first batch."""
+        first = self.segments.active.first_timestamp()
+        self._roll_at = first + self._segment_ms() if first >= 0 else MAX_LONG
+        return self._roll_at
 
-    def _too_old(self, segment: Segment, timestamp: int, now_ms: int) -> bool:
-        """Whether `segment.ms` has passed since the segment's first record, by the records' time if they carry one."""
-        limit = self.config.segment_ms - int(self.config.segment_jitter_ms * self._roll_jitter)
-        first = segment.first_timestamp()
-        if first >= 0 and timestamp >= 0:
-            return timestamp - first > limit
-        return self._created_ms >= 0 and now_ms >= 0 and now_ms - self._created_ms > limit
+    def _segment_ms(self) -> int:
+        return self.config.segment_ms - int(self.config.segment_jitter_ms * self._roll_jitter)
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Begin a new segment if the active one has reached `segment.ms` by the clock; for logs without traffic."""
-        with _Guard(self):
+        with Guard(self):
             active = self.segments.active
-            if not active.size or not self._too_old(active, now_ms, now_ms):
+            begin = active.first_timestamp() if active.size else NO_TIME
+            begin = self._created_ms if begin < 0 else begin
+            if not active.size or begin < 0 or now_ms - begin <= self._segment_ms():
                 return False
             self._roll(self.log_end_offset)
             return True
 
     def roll(self) -> Segment:
         """Begin a new segment now, unless the active one is empty."""
-        with _Guard(self):
+        with Guard(self):
             return self._roll(self.log_end_offset)
 
     def _roll(self, base_offset: int) -> Segment:
@@ -268,6 +277,7 @@ class Log:
         segment = Segment(self.files, self.folder, base_offset, self.limits, size=None)
         segment.log.truncate(0)
         self._names_changed = True
+        self._roll_at = 0
         self.segments.add(segment)
         return segment
 
@@ -301,7 +311,7 @@ class Log:
                 raise
             return self._read(offset, max_bytes, upto, min_one_batch)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def _read(self, offset: int, max_bytes: int, upto: int, at_least_one: bool) -> ReadInfo:
         segments = self.segments
@@ -340,7 +350,7 @@ class Log:
         if segment.mended:
             return False
         _logger.warning("%s; the indexes are made anew", error)
-        with _Guard(self):
+        with Guard(self):
             segment.rebuild_indexes()
             if segment is not self.segments.active:
                 segment.seal()
@@ -349,12 +359,12 @@ class Log:
 
     def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The first record at or after `timestamp`, if there is one."""
-        with _Guard(self):
+        with Guard(self):
             return timestamps.first_at_or_after(self.segments, timestamp, self.log_start_offset)
 
     def offset_of_max_timestamp(self) -> timestamps.Found | None:
         """The record with the largest timestamp (ListOffsets with -3), if any carries one."""
-        with _Guard(self):
+        with Guard(self):
             return timestamps.largest(self.segments, self.log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -373,7 +383,7 @@ class Log:
         if offset < self.segments.first.base_offset:
             self.truncate_fully(offset)
             return True
-        with _Guard(self):
+        with Guard(self):
             last = self.segments.floor(offset)
             cut = next(last.headers(last.locate(offset)), None)
             end = offset if cut is None else min(offset, max(cut.base_offset, last.base_offset))
@@ -395,6 +405,7 @@ class Log:
             self.log_start_offset = start
             self._names_changed = True
             self._created_ms = NO_TIME
+            self._roll_at = 0
             self.epochs.truncate_from(end)
             self.epochs.save()
             self.producers = self.snapshots.restore(self.segments, self.segments.first.base_offset, end)
@@ -402,7 +413,7 @@ class Log:
 
     def truncate_fully(self, start_offset: int) -> None:
         """Drop everything and begin anew at `start_offset`."""
-        with _Guard(self):
+        with Guard(self):
             self._lower_recovery_point(min(start_offset, self.log_start_offset))
             self._recent.clear()
             for segment in reversed(list(self.segments)):
@@ -441,14 +452,16 @@ class Log:
 
         Returns how many segments were renamed. Call it every `log.retention.check.interval.ms`.
         """
-        with _Guard(self):
+        with Guard(self):
             self.remove_deleted(now_ms)
-            segments = list(self.segments)
-            end = self.log_end_offset
-            views = [SegmentView(self.segments.end_of(s, end), s.size, s.largest().timestamp) for s in segments]
+            segments, end = list(self.segments), self.log_end_offset
+            ends = [segment.base_offset for segment in segments[1:]] + [end]
+            # Looked at one by one: the first that stays ends the search, and the others' indexes are not opened.
+            views = (SegmentView(e, s.size, s.largest().timestamp) for e, s in zip(ends, segments, strict=True))
             count = deletable(
                 views,
                 self.config,
+                log_size=self.size,
                 now_ms=now_ms,
                 log_start_offset=self.log_start_offset,
                 high_watermark=end if high_watermark is None else high_watermark,
@@ -456,7 +469,7 @@ class Log:
             if count:
                 if count == len(segments):
                     self._roll(end)
-                self.log_start_offset = max(self.log_start_offset, views[count - 1].end_offset)
+                self.log_start_offset = max(self.log_start_offset, ends[count - 1])
                 self.epochs.begin_at(self.log_start_offset)
                 self._delete(segments[:count], now_ms)
             return count
@@ -466,23 +479,19 @@ class Log:
         self._recent.clear()
         for segment in segments:
             self.segments.discard(segment)
-            segment.rename("", DELETED)
+        self._deletions.begin(segments, now_ms + self.config.file_delete_delay_ms)
+        for segment in segments:
             self.snapshots.remove(segment.base_offset)
         self._names_changed = True
-        self._doomed.append((now_ms + self.config.file_delete_delay_ms, list(segments)))
 
     def next_removal_ms(self) -> int | None:
         """When `remove_deleted` has something to do next."""
-        return min((due for due, _ in self._doomed), default=None)
+        return self._deletions.next_due_ms()
 
     def remove_deleted(self, now_ms: int) -> None:
         """Second step: remove the files whose `file.delete.delay.ms` is over."""
-        with _Guard(self):
-            due = [entry for entry in self._doomed if entry[0] <= now_ms]
-            self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
-            for _, segments in due:
-                for segment in segments:
-                    segment.remove()
+        with Guard(self):
+            self._deletions.finish(now_ms)
 
     def replace_segments(self, new: Sequence[Segment], old: Iterable[Segment], now_ms: int) -> None:
         """Put cleaned segments (written with the suffix `.cleaned`) in the place of the ones they were made from.
@@ -491,7 +500,7 @@ class Log:
         `.deleted` and the new ones lose their suffix. Opening the log after a crash undoes this while a `.cleaned` is
         left, and finishes it afterwards.
         """
-        with _Guard(self):
+        with Guard(self):
             for segment in new:
                 segment.seal()
                 segment.sync()
@@ -503,20 +512,20 @@ class Log:
             self._recent.clear()
             for segment in replaced:
                 self.segments.discard(segment)
-                segment.rename("", DELETED)
+            self._deletions.begin(replaced, now_ms + self.config.file_delete_delay_ms)
+            for segment in replaced:
                 if segment.base_offset not in kept:
                     self.snapshots.remove(segment.base_offset)
             for segment in new:
                 segment.rename(SWAP, "")
                 self.segments.add(segment)
             self.files.sync_dir(self.folder)
-            self._doomed.append((now_ms + self.config.file_delete_delay_ms, replaced))
 
     # -- flush, close --------------------------------------------------------------------------------------------
 
     def begin_flush(self) -> Flush:
         """What has to be synced for everything written so far to be durable. Then `run` it, then `finish_flush`."""
-        with _Guard(self):
+        with Guard(self):
             self.epochs.save()
             end, active = self.log_end_offset, self.segments.active
             unsynced = {s: None for s in self.segments if self.segments.end_of(s, end) > self.recovery_point}
@@ -527,6 +536,10 @@ class Log:
             folder = self.folder if self._names_changed else None
             self._names_changed = False
             return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
+
+    def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
+        """Have sealed segments synced although they lie below the recovery point."""
+        self._sealed.extend(segments)
 
     def finish_flush(self, flush: Flush, now_ms: int = NO_TIME) -> None:
         """Move the recovery point, unless the log was truncated meanwhile: what came after the cut is not durable."""
@@ -544,7 +557,7 @@ class Log:
     def flush(self, now_ms: int = NO_TIME) -> int:
         """Make everything written so far durable, here and now. Returns the recovery point."""
         if self.recovery_point < self.log_end_offset or self._names_changed:
-            with _Guard(self):
+            with Guard(self):
                 flush = self.begin_flush()
                 flush.run()
                 self.finish_flush(flush, now_ms)
@@ -557,11 +570,13 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """Take new settings; index settings hold for new segments."""
         self.config = config
+        self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
+        self._roll_at = 0
 
     def close(self) -> None:
         """Write out all that a clean start reads instead of the log, make it durable and let go of the files."""
         if self.failure is None:
-            with _Guard(self):
+            with Guard(self):
                 self.segments.active.save_indexes()
                 self.snapshots.take(self.producers, self.log_end_offset)
                 self._names_changed = True
@@ -573,39 +588,7 @@ class Log:
         """Let go of the files without writing anything (after a failure, or before the folder is deleted)."""
         for segment in self.segments:
             segment.close()
-        for _, segments in self._doomed:
-            for segment in segments:
-                segment.close()
-
-    def take_offline(self, error: OSError) -> None:
-        """Refuse every call from now on: the disk failed, here or under another log of the same dir."""
-        if self.failure is None:
-            self.failure = StorageError(self.folder, error)
-            self.release()
-
-    def _failed(self, error: OSError) -> KafkaError:
-        known = self.failure
-        self.take_offline(error)
-        if known is None and self.on_failure is not None:
-            self.on_failure(error)
-        return self.failure or StorageError(self.folder, error)
-
-
-class _Guard:
-    """Turns an OSError inside of it into the log's failure."""
-
-    __slots__ = ("_log",)
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def __enter__(self) -> None:
-        if self._log.failure is not None:
-            raise self._log.failure
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise self._log._failed(error) from error
+        self._deletions.release()
 
 
 def _intact(buf: memoryview) -> list[Batch]:
@@ -614,6 +597,8 @@ def _intact(buf: memoryview) -> list[Batch]:
     if not found:
         raise CorruptMessage("an append without a batch")
     for batch in found:
+        if batch.last_offset_delta < 0:
+            raise CorruptMessage(f"batch at offset {batch.base_offset}: its last offset delta is negative")
         if not valid_crc(buf, batch):
             raise WrongChecksum(f"batch at offset {batch.base_offset}: the checksum is not that of its bytes")
     return found

@@ -21,7 +21,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.storage import checkpoint, meta_properties, partition_metadata
 from headrace.storage.checkpoint import CheckpointCorrupt, TopicPartition
 from headrace.storage.config import LogConfig
-from headrace.storage.files import DIRECTORY, Files, Lock
+from headrace.storage.files import DIRECTORY, File, Files, Lock
 from headrace.storage.log import Log
 from headrace.storage.recovery import Known, open_log
 
@@ -90,6 +90,8 @@ class LogDirs:
         self._on_offline = on_offline
         self._dir_of: dict[TopicPartition, LogDir] = {}
         self._doomed: list[tuple[int, LogDir, str]] = []
+        self._new: list[tuple[File, str, str]] = []
+        """Files of partitions that were created and not synced yet, with their folder and dir."""
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -199,6 +201,9 @@ class LogDirs:
         log = self.get(topic, partition)
         if log is not None:
             self._check_topic_id(key, topic_id)
+            if topic_id is not None and key not in self.topic_ids:
+                self._write_topic_id(self._dir_of[key], log.folder, topic_id)
+                self.topic_ids[key] = topic_id
             return log
         if not is_new and any(not log_dir.online for log_dir in self.dirs):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} may lie in a log dir that is offline")
@@ -206,15 +211,37 @@ class LogDirs:
         folder = os.path.join(log_dir.path, f"{topic}-{partition}")
         try:
             log = open_log(self.files, folder, self._config_of(topic), Known(), self._random.random())
-            if topic_id is not None:
-                path = os.path.join(folder, partition_metadata.FILE_NAME)
-                partition_metadata.write_topic_id(self.files, path, topic_id)
-            self.files.sync_dir(log_dir.path)
+            self._write_topic_id(log_dir, folder, topic_id)
         except OSError as error:
             self.fail(log_dir, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
         self._add(log_dir, key, log, topic_id)
         return log
+
+    def _write_topic_id(self, log_dir: LogDir, folder: str, topic_id: uuid.UUID | None) -> None:
+        if topic_id is not None:
+            path = os.path.join(folder, partition_metadata.FILE_NAME)
+            self._new.append((partition_metadata.write_topic_id(self.files, path, topic_id), folder, log_dir.path))
+
+    def begin_sync(self) -> Callable[[], None]:
+        """What makes partitions that were created since the last call durable; run it on a worker thread.
+
+        Until then a power cut may undo their creation, which loses nothing: a record's own durability is the flush's
+        business, and an empty partition is made again by whoever wanted it.
+        """
+        new, self._new = self._new, []
+
+        def run() -> None:
+            for file, folder, _ in new:
+                try:
+                    file.sync()
+                    self.files.sync_dir(folder)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+            for path in {path for _, _, path in new}:
+                self.files.sync_dir(path)
+
+        return run
 
     def _check_topic_id(self, key: TopicPartition, topic_id: uuid.UUID | None) -> None:
         known = self.topic_ids.get(key)
@@ -312,6 +339,10 @@ class LogDirs:
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None, broker_epoch: int = -1) -> None:
         """Stop cleanly: close every log, write the checkpoints, and leave the marker that says so in each sound dir."""
+        try:
+            self.begin_sync()()
+        except OSError as error:
+            _logger.error("new partitions are not durable: %s", error)
         for log_dir in self._online():
             for log in list(log_dir.logs.values()):
                 if log_dir.online:

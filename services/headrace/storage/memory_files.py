@@ -107,6 +107,11 @@ class MemoryFile:
         self._files.reads.append((self.path, length, position))
         return bytes(self._files.node(self.path).data[position : position + length])
 
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        data = self.pread(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self) -> int:
         return len(self._files.node(self.path).data)
 

@@ -7,8 +7,7 @@ import base64
 import binascii
 import uuid
 
-from headrace.storage.checkpoint import replace_file
-from headrace.storage.files import Files
+from headrace.storage.files import File, Files
 
 FILE_NAME = "partition.metadata"
 
@@ -30,15 +29,21 @@ def decode_uuid(text: str) -> uuid.UUID:
         raise ValueError(f"{text!r} is not a base64 id: {error}") from None
 
 
-def write_topic_id(files: Files, path: str, topic_id: uuid.UUID) -> None:
-    replace_file(files, path, f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
+def write_topic_id(files: Files, path: str, topic_id: uuid.UUID) -> File:
+    """Writes the id; it is durable once the file that is returned, and its folder, are synced."""
+    file = files.open(path)
+    file.truncate(0)
+    file.append(f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
+    return file
 
 
 def read_topic_id(files: Files, path: str) -> uuid.UUID | None:
-    """The id, None when there is no file; ValueError when the file is damaged."""
+    """The id, None when there is no file (or an empty one, as a power cut leaves it); ValueError when it is damaged."""
     try:
         text = files.read(path).decode("utf-8", "replace")
     except FileNotFoundError:
+        return None
+    if not text:
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:

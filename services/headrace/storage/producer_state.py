@@ -20,7 +20,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Batch
+from headrace.records.batch import CONTROL, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL, Batch
 
 REMEMBERED = 5
 _HEADER = struct.Struct(">hIi")
@@ -75,6 +75,8 @@ class ProducerState:
         Raises INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER. Batches of one producer in the same append must
         follow each other too.
         """
+        if len(batches) == 1:
+            return self._check(batches[0]) if batches[0].producer_id != NO_PRODUCER_ID else None
         latest: dict[int, Batch] = {}
         for batch in batches:
             producer_id = batch.producer_id
@@ -110,7 +112,10 @@ class ProducerState:
             return None
         if batch.base_sequence == NO_SEQUENCE:
             return None
-        first, last = batch.base_sequence, batch.last_sequence
+        first = batch.base_sequence
+        if producer.batches and first == (producer.batches[-1].last_sequence + 1) & _MAX_SEQUENCE:
+            return None
+        last = batch.last_sequence
         for remembered in producer.batches:
             if remembered.first_sequence == first and remembered.last_sequence == last:
                 return remembered
@@ -129,19 +134,21 @@ class ProducerState:
         elif producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
-        producer.timestamp = batch.max_timestamp
-        if batch.is_control:
-            producer.transaction_start = -1
-            return
-        if batch.is_transactional and producer.transaction_start < 0:
-            producer.transaction_start = first_offset
-        if batch.base_sequence != NO_SEQUENCE:
-            if len(producer.batches) == REMEMBERED:
-                del producer.batches[0]
-            last_offset = first_offset + batch.last_offset_delta
-            producer.batches.append(
-                Remembered(batch.base_sequence, batch.last_sequence, first_offset, last_offset, batch.max_timestamp)
-            )
+        timestamp = producer.timestamp = batch.max_timestamp
+        if batch.attributes & (CONTROL | TRANSACTIONAL):
+            if batch.is_control:
+                producer.transaction_start = -1
+                return
+            if producer.transaction_start < 0:
+                producer.transaction_start = first_offset
+        sequence = batch.base_sequence
+        if sequence != NO_SEQUENCE:
+            remembered = producer.batches
+            if len(remembered) == REMEMBERED:
+                del remembered[0]
+            delta = batch.last_offset_delta
+            last = (sequence + delta) & _MAX_SEQUENCE
+            remembered.append(Remembered(sequence, last, first_offset, first_offset + delta, timestamp))
 
     def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction begins."""

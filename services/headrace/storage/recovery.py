@@ -49,7 +49,7 @@ from headrace.storage.segments import Segments
 from headrace.storage.snapshots import Snapshots
 
 DAMAGED = ".damaged"
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19
 _CRC_FROM = 21
 _logger = logging.getLogger(__name__)
 
@@ -127,6 +127,8 @@ class _Loader:
             Segment(files, folder, base, limits, size=names[file_name(base, LOG)]) for base in _offsets_of(names, LOG)
         ]
         self.snapshots = Snapshots(files, folder, set(_offsets_of(names, SNAPSHOT)))
+        self.unsynced: list[Segment] = []
+        """Sealed after the last flush perhaps: its records are durable, its indexes may not be."""
         self.epochs_damaged = False
         self.epochs = self._load_epochs()
 
@@ -175,7 +177,7 @@ class _Loader:
     ) -> Log:
         found = Segments(segments)
         self.snapshots.remove_stray(found)
-        return Log(
+        log = Log(
             self.files,
             self.folder,
             self.config,
@@ -188,6 +190,8 @@ class _Loader:
             recovery_point=recovery_point,
             roll_jitter=jitter,
         )
+        log.sync_with_next_flush(self.unsynced)
+        return log
 
     def _remove_orphans(self) -> None:
         """Remove indexes whose log is gone: a deletion was cut short."""
@@ -248,6 +252,7 @@ class _Loader:
         if self.epochs_damaged:
             first = 0
         trusted = self.segments[:first]
+        self.unsynced = trusted[-1:]
         self._mend_indexes(trusted, deep=True)
         begin = self.segments[first].base_offset
         state = self.snapshots.restore(Segments(self.segments), self.segments[0].base_offset, begin)
@@ -293,36 +298,43 @@ class _Loader:
 def recover_segment(files: Files, segment: Segment, meet: Callable[[Batch], None]) -> tuple[int, bool]:
     """Read a whole segment, cut it after its last valid batch and make its indexes anew.
 
-    `meet` is called with each batch. Returns the offset after the last one (the base offset when there is none) and
-    whether anything had to be cut.
+    `meet` is called with each batch of a producer with an id, and where the leader epoch changes. Returns the offset
+    after the last one (the base offset when there is none) and whether anything had to be cut.
     """
     segment.reset()
     position, end, size = 0, segment.base_offset, segment.size
-    chunk = _CHUNK
-    while position < size:
-        data = segment.log.pread(chunk, position)
-        view = memoryview(data)
-        at, broken = 0, False
-        while at + HEADER_SIZE <= len(view):
-            base, length, epoch, magic, crc, *rest = HEADER.unpack_from(view, at)
-            batch_size = length + LOG_OVERHEAD
-            if magic != 2 or batch_size < HEADER_SIZE or base < end or rest[1] < 0 or position + at + batch_size > size:
+    buffer = memoryview(bytearray(min(_CHUNK, size)))
+    last_epoch = None
+    broken = False
+    unpack, note = HEADER.unpack_from, segment.note
+    while position < size and not broken:
+        there = segment.log.pread_into(buffer, position)
+        at, needed = 0, HEADER_SIZE
+        while at + HEADER_SIZE <= there:
+            base, length, epoch, magic, crc, _, delta, _, max_timestamp, producer_id, _, _, _ = unpack(buffer, at)
+            needed = length + LOG_OVERHEAD
+            begin = position + at
+            if magic != 2 or needed < HEADER_SIZE or base < end or delta < 0 or begin + needed > size:
                 broken = True
                 break
-            if at + batch_size > len(view):
-                chunk = max(_CHUNK, batch_size)
+            after = at + needed
+            if after > there:
                 break
-            if crc32c(view[at + _CRC_FROM : at + batch_size]) != crc:
+            if crc32c(buffer[at + _CRC_FROM : after]) != crc:
                 broken = True
                 break
-            batch = Batch(position + at, batch_size, base, epoch, magic, crc, *rest)
-            end = base + rest[1] + 1
-            segment.note(batch.position, batch_size, end - 1, batch.max_timestamp)
-            meet(batch)
-            at += batch_size
+            end = base + delta + 1
+            note(begin, needed, end - 1, max_timestamp)
+            if producer_id != NO_PRODUCER_ID or epoch != last_epoch:
+                header = unpack(buffer, at)
+                meet(Batch(begin, needed, header[0], *header[2:]))
+                last_epoch = epoch
+            at = after
         position += at
-        if broken or (at == 0 and len(view) < chunk):
-            break
+        if at == 0 and not broken:
+            # Either a batch that the buffer is too small for, or the end of the file in the middle of a header.
+            broken = there < len(buffer)
+            buffer = memoryview(bytearray(max(needed, _CHUNK)))
     if position == size:
         return end, False
     _logger.warning("%s: no valid batch at %d, %d bytes are cut off", segment.log.path, position, size - position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from headrace.storage.config import LogConfig
@@ -18,7 +18,13 @@ class SegmentView(NamedTuple):
 
 
 def deletable(
-    segments: Sequence[SegmentView], config: LogConfig, *, now_ms: int, log_start_offset: int, high_watermark: int
+    segments: Iterable[SegmentView],
+    config: LogConfig,
+    *,
+    log_size: int,
+    now_ms: int,
+    log_start_offset: int,
+    high_watermark: int,
 ) -> int:
     """How many of the oldest segments may go.
 
@@ -28,7 +34,7 @@ def deletable(
     """
     excess = -1
     if config.delete and config.retention_bytes >= 0:
-        excess = sum(segment.size for segment in segments) - config.retention_bytes
+        excess = log_size - config.retention_bytes
     count = 0
     for segment in segments:
         if segment.end_offset > high_watermark or not segment.size:

@@ -52,8 +52,10 @@ class Segment:
     __slots__ = (
         "_bytes_since_index",
         "_first_timestamp",
-        "_largest",
+        "_max_timestamp",
+        "_max_timestamp_offset",
         "base_offset",
+        "full",
         "interval",
         "log",
         "mended",
@@ -75,8 +77,11 @@ class Segment:
         self.times = TimeIndex(files.open(f"{stem}{TIME_INDEX}{suffix}"), base_offset, limits.index_bytes, fresh=fresh)
         self.size = size or 0
         self._bytes_since_index = 0 if fresh else -1
-        self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset) if fresh else None
+        self._max_timestamp: int | None = -1 if fresh else None
+        self._max_timestamp_offset = base_offset
         self._first_timestamp: int | None = None
+        self.full = False
+        """Whether an index has no room left: time for a new segment."""
         self.mended = False
         """Whether the indexes were made anew since the log was opened: doing it twice would not help."""
 
@@ -93,26 +98,26 @@ class Segment:
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Index a batch that was written at `position`."""
-        largest = self._largest or self.largest()
-        if max_timestamp > largest.timestamp:
-            self._largest = largest = TimestampOffset(max_timestamp, last_offset)
+        if max_timestamp > (self.largest()[0] if self._max_timestamp is None else self._max_timestamp):
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
         since = self._bytes_since_index
-        if since < 0:
+        if position == 0:
+            self._first_timestamp = max_timestamp
+            since = 0
+        elif since < 0:
             since = position - self.offsets.last()[1]
         if since + size > self.interval and position:
-            self.offsets.append(last_offset, position)
-            self.times.maybe_append(largest.timestamp, largest.offset)
+            full = self.offsets.append(last_offset, position)
+            if self.times.maybe_append(self._max_timestamp or 0, self._max_timestamp_offset) or full:
+                self.full = True
             since = 0
         self._bytes_since_index = since + size
 
-    @property
-    def full_index(self) -> bool:
-        return self.offsets.full or self.times.full
-
     def save_indexes(self) -> None:
         """Write the indexes out, with the segment's largest timestamp as the last entry of the time index."""
-        if self._largest is not None and self._largest.timestamp >= 0 and self.size:
-            self.times.maybe_append(*self._largest)
+        if self._max_timestamp is not None and self.size:
+            self.times.maybe_append(self._max_timestamp, self._max_timestamp_offset)
         self.offsets.save()
         self.times.save()
 
@@ -136,12 +141,12 @@ class Segment:
             self.log.truncate(position)
             self.size = position
         self._bytes_since_index = position - self.offsets.last()[1]
-        self._largest = None
+        self.full = False
         last = self.times.last()
         for batch in self.headers(self.offsets.lookup(max(last.offset, self.base_offset))[1]):
             if batch.max_timestamp > last.timestamp:
                 last = TimestampOffset(batch.max_timestamp, batch.last_offset)
-        self._largest = last
+        self._max_timestamp, self._max_timestamp_offset = last
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the batch headers, up to the first one that is none."""
@@ -158,8 +163,10 @@ class Segment:
         self.offsets.reset()
         self.times.reset()
         self._bytes_since_index = 0
-        self._largest = TimestampOffset(-1, self.base_offset)
+        self._max_timestamp = -1
+        self._max_timestamp_offset = self.base_offset
         self._first_timestamp = None
+        self.full = False
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -226,9 +233,9 @@ class Segment:
 
         The time index's last entry, written when the segment was sealed or closed.
         """
-        if self._largest is None:
-            self._largest = self.times.last()
-        return self._largest
+        if self._max_timestamp is None:
+            self._max_timestamp, self._max_timestamp_offset = self.times.last()
+        return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
 
     def first_timestamp(self) -> int:
         """The largest timestamp of the first batch, from which `segment.ms` counts; -1 when the segment is empty."""

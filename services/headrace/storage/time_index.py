@@ -17,6 +17,8 @@ from headrace.storage.index import IndexCorrupt, SparseIndex
 _ENTRY = struct.Struct(">qi")
 _TIMESTAMP = struct.Struct(">q")
 _OFFSET = struct.Struct(">i")
+_pack = _ENTRY.pack
+_unpack_timestamp = _TIMESTAMP.unpack_from
 
 
 class TimestampOffset(NamedTuple):
@@ -34,11 +36,12 @@ class TimeIndex(SparseIndex):
     def __init__(self, file: File, base_offset: int, max_bytes: int, *, fresh: bool) -> None:
         super().__init__(file, base_offset, max_bytes, _ENTRY, fresh=fresh)
 
-    def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if `timestamp` is above the last one's."""
-        tail = self.grow()
-        if timestamp > (_TIMESTAMP.unpack_from(tail, len(tail) - 12)[0] if tail else -1):
-            tail += _ENTRY.pack(timestamp, offset - self.base_offset)
+    def maybe_append(self, timestamp: int, offset: int) -> bool:
+        """Add an entry if `timestamp` is above the last one's; True if there is no room for another."""
+        tail = self.grow() if self.tail is None else self.tail
+        if timestamp > (_unpack_timestamp(tail, len(tail) - 12)[0] if tail else -1):
+            tail += _pack(timestamp, offset - self.base_offset)
+        return len(tail) >= self.full_at
 
     def entry(self, number: int) -> TimestampOffset:
         """Entry `number`; negative counts from the end."""

@@ -7,11 +7,13 @@ batches is left. Both follow from the batch headers in offset order, so no index
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 
 from headrace.records.batch import Batch
 from headrace.records.record import ControlType, control_type, iter_records
 from headrace.storage.segment import Segment
+
+_STEP_BYTES = 1024 * 1024
 
 
 class AbortedTransactions:
@@ -35,14 +37,24 @@ class AbortedTransactions:
         return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]
 
 
-def aborted_transactions(segments: Iterable[Segment], upto: int) -> AbortedTransactions:
-    """The aborted transactions that end below `upto`; `segments` begin where the log does."""
+def aborted_transactions(
+    segments: Iterable[Segment], upto: int, unchanged: Callable[[Iterable[Segment]], None]
+) -> Generator[int, None, AbortedTransactions]:
+    """The aborted transactions that end below `upto`; `segments` begin where the log does.
+
+    Gives way to others now and then, yielding the bytes passed over, and asks `unchanged` afterwards.
+    """
     aborted = AbortedTransactions()
     open_since: dict[int, int] = {}
     for segment in segments:
+        seen = 0
         for batch in segment.headers():
             if batch.base_offset >= upto:
                 return aborted
+            if batch.position - seen >= _STEP_BYTES:
+                yield batch.position - seen
+                unchanged((segment,))
+                seen = batch.position
             if not batch.is_transactional:
                 continue
             if not batch.is_control:

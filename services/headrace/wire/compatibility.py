@@ -17,7 +17,7 @@ SHARED = "headrace.wire.handlers"
 def render(handlers: Iterable[Handler]) -> str:
     """The page: one row and one section for each handler, by API key.
 
-    A handler's docstring opens with a line `Name (key N), vA–B: summary`; the text after it becomes its section.
+    A handler's docstring opens with a line `Name: summary`; the text after it becomes its section.
     """
     ordered = sorted(handlers, key=lambda handler: handler.api_key)
     lines = [
@@ -31,8 +31,8 @@ def render(handlers: Iterable[Handler]) -> str:
     sections: list[str] = []
     for handler in ordered:
         opening, _, rest = inspect.cleandoc(handler.doc).partition("\n")
-        name = opening.split(" (", 1)[0] if " (" in opening else handler.api_key.name
-        summary = opening.split(": ", 1)[-1].rstrip(".")
+        name, _, summary = opening.partition(": ")
+        name, summary = name.partition(" (")[0], summary.rstrip(".")
         lines.append(f"| {int(handler.api_key)} | {name} | {_versions(handler)} | {summary} |")
         if rest.strip():
             sections += ["", f"## {name}", "", *rest.strip().splitlines()]

@@ -366,6 +366,11 @@ class Connection:
         return bool(self._pipeline)
 
     @property
+    def starved(self) -> bool:
+        """Whether its frame waits for memory: it stands still because of us."""
+        return self._reader.starved
+
+    @property
     def mid_frame(self) -> bool:
         """Whether a frame has begun to come and is not complete."""
         return self._reader.mid_frame

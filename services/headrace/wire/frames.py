@@ -3,13 +3,15 @@
 Small frames come many at a time through one scratch buffer that all connections of a loop share, and are copied out of
 it. A frame that does not fit gets a bytearray of its own, which the rest is received into directly: the handler gets
 that memory, may stamp it and write it to disk. The buffer grows with the bytes that arrive, never with the size that
-was announced, and all such buffers together are bounded by a `FrameMemory`.
+was announced, and all such buffers together are bounded by a `FrameMemory`. A few large ones are kept and used again
+once no handler refers to them: touching fresh memory costs several times what receiving into it does.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Protocol
 
 from headrace.wire.errors import MalformedRequest
@@ -22,6 +24,13 @@ LARGE_FRAME = 32768
 FIRST_ALLOCATION = 262144
 HEADROOM = 64
 """How many times the bytes that have come a frame's buffer may be, at first."""
+
+SPARE_BYTES = 16 * 1024 * 1024
+"""All buffers that are kept for use again, together."""
+
+SPARE_SMALLEST, SPARE_LARGEST = 65536, 2 * 1024 * 1024
+_UNUSED = 3
+"""References to a spare that nobody uses: the list's, the loop variable's and `getrefcount`'s own."""
 
 _SIZE = struct.Struct(">i")
 
@@ -44,6 +53,24 @@ class FrameMemory:
         self.used = 0
         self._favoured: Waiter | None = None
         self._waiting: dict[Waiter, None] = {}
+        self._spares: list[bytearray] = []
+        self._spare_bytes = 0
+
+    def spare(self, size: int) -> bytearray | None:
+        """A buffer of at least `size` bytes that no memoryview refers to any more."""
+        if SPARE_SMALLEST <= size <= SPARE_LARGEST:
+            for buffer in self._spares:
+                if len(buffer) >= size and getrefcount(buffer) == _UNUSED:
+                    return buffer
+        return None
+
+    def keep(self, buffer: bytearray) -> None:
+        """Use this buffer again when its handler has let go of it; the oldest ones make room."""
+        if SPARE_SMALLEST <= len(buffer) <= SPARE_LARGEST:
+            self._spares.append(buffer)
+            self._spare_bytes += len(buffer)
+            while self._spare_bytes > SPARE_BYTES:
+                self._spare_bytes -= len(self._spares.pop(0))
 
     @property
     def short(self) -> bool:
@@ -99,6 +126,7 @@ class FrameReader:
         "_end",
         "_filled",
         "_frame",
+        "_kept",
         "_last_size",
         "_max_size",
         "_memory",
@@ -130,6 +158,7 @@ class FrameReader:
         self._view = scratch
         self._position = self._end = 0
         self._frame: bytearray | None = None
+        self._kept = False
         self._filled = self._size = self._taken = self._last_size = 0
         self.bytes_in = 0
         self.more = False
@@ -167,7 +196,9 @@ class FrameReader:
         if self._frame is not None:
             if self._filled < self._size:
                 return None
-            frame, taken = memoryview(self._frame), self._taken
+            if not self._kept:
+                self._memory.keep(self._frame)
+            frame, taken = memoryview(self._frame)[: self._size], self._taken
             self._frame = None
             self._memory.forget(self._owner)
             return frame, taken
@@ -202,12 +233,22 @@ class FrameReader:
             self._memory.give_back(self._taken)
 
     def _begin(self, size: int, position: int, have: int) -> None:
-        room = have if self._memory.full else max(have, min(size, HEADROOM * (have + 4), FIRST_ALLOCATION))
+        frame = self._memory.spare(size)
+        self._kept = frame is not None
+        if frame is None:
+            frame = bytearray(self._first_room(size, have))
+        room = len(frame)
         self._memory.add(room)
-        frame = bytearray(room)
         frame[:have] = self._view[position : self._end]
         self._frame, self._filled, self._size, self._taken = frame, have, size, room
         self._position = self._end = 0
+
+    def _first_room(self, size: int, have: int) -> int:
+        if self._memory.full:
+            return have
+        room = max(have, min(size, HEADROOM * (have + 4), FIRST_ALLOCATION))
+        # Rounded up, so that the next frame of about this size fits when the buffer is used again.
+        return -(-size // SPARE_SMALLEST) * SPARE_SMALLEST if room == size >= SPARE_SMALLEST else room
 
     def _receive_frame(self) -> bool:
         frame = self._frame
@@ -216,7 +257,7 @@ class FrameReader:
             if self._filled == len(frame) and not self._grow(frame):
                 self.more = False
                 return True
-            target = memoryview(frame)[self._filled :]
+            target = memoryview(frame)[self._filled : self._size]
             try:
                 count = self._recv_into(target)
             except (BlockingIOError, InterruptedError):

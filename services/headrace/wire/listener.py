@@ -254,7 +254,7 @@ class Listener:
         now = self.loop.time()
         for connection in list(self.connections):
             moved = connection.bytes_moved()
-            if moved != connection.moved or connection.handling:
+            if moved != connection.moved or connection.handling or connection.starved:
                 connection.moved = moved
                 connection.still_since = now
                 continue

@@ -42,7 +42,7 @@ class WireMetrics:
         self.connections_dropped = 0
         """Closed because of what they sent."""
         self.requests_waiting = 0
-        """Connections that wait until fewer than queued.max.requests are handled."""
+        """Connections not read from until fewer than queued.max.requests are handled."""
         self.busy_seconds = 0.0
         """Time the loop spent reading, handling and answering: what is left of a second is the idle ratio."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -81,7 +81,24 @@ def plan_of(field: Field[Any]) -> FieldPlan:
     if default is MISSING and field.name == "throttle_time":
         default = 0
     entity = kind if isinstance(kind, type) and is_dataclass(kind) else None
-    return FieldPlan(field.name, kafka_type, entity, array, nullable, field.metadata.get("tag"), default)
+    plan = FieldPlan(field.name, kafka_type, entity, array, nullable, field.metadata.get("tag"), default)
+    # A tag that is not sent has a value too: the protocol's zero of its type.
+    return replace(plan, default=zero_of(plan)) if plan.tag is not None and default is MISSING else plan
+
+
+def zero_of(plan: FieldPlan) -> Any:
+    """The value of a field that has no default and is not given."""
+    if plan.nullable:
+        return None
+    if plan.array:
+        return ()
+    if plan.entity is not None:
+        inner = [plan_of(field) for field in fields(plan.entity)]
+        return plan.entity(**{each.name: zero_of(each) for each in inner if each.default is MISSING})
+    if plan.fixed:
+        convert = _CONVERT.get(plan.kafka_type or "")
+        return convert(0) if convert else False if plan.kafka_type == "bool" else 0
+    return {"string": "", "uuid": None}.get(plan.kafka_type or "", b"")
 
 
 def plans_of(cls: type) -> tuple[list[FieldPlan], dict[int, FieldPlan]]:
@@ -144,6 +161,7 @@ def reader_of(cls: type) -> Reader:
     plans, tagged = plans_of(cls)
     steps = [(plan.name, _field_reader(plan, flexible)) for plan in plans]
     by_tag = {tag: (plan.name, _field_reader(plan, flexible)) for tag, plan in tagged.items()}
+    unsent = {plan.name: plan.default for plan in tagged.values()}
 
     def read(buffer: memoryview, position: int) -> tuple[Any, int]:
         values = {}
@@ -155,7 +173,7 @@ def reader_of(cls: type) -> Reader:
                 if tag in by_tag:
                     name, step = by_tag[tag]
                     values[name], _ = step(buffer[:end], start)
-        return cls(**values), position
+        return cls(**{**unsent, **values}) if unsent else cls(**values), position
 
     return read
 

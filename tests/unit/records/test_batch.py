@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from record_strategies import CODECS, producer_fields, record_lists
+from tests.unit.records.record_strategies import CODECS, producer_fields, record_lists
 
 from headrace.errors import ErrorCode
 from headrace.records import errors

@@ -9,7 +9,7 @@ import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from record_strategies import CODECS
+from tests.unit.records.record_strategies import CODECS
 
 from headrace.records.compression import Codec, compress, decompress
 from headrace.records.errors import CorruptMessage, RecordError, RecordTooLarge, UnknownCodec

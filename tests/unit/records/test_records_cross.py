@@ -12,7 +12,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AioLegacy
 from hypothesis import given
 from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaBuilder
-from record_strategies import CODECS, producer_fields, record_lists
+from tests.unit.records.record_strategies import CODECS, producer_fields, record_lists
 
 from headrace.records import legacy
 from headrace.records.batch import check

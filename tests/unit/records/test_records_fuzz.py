@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_strategies import CODECS, read_everything, record_lists
+from tests.unit.records.record_strategies import CODECS, read_everything, record_lists
 
 from headrace.records import errors, legacy
 from headrace.records.batch import HEADER_SIZE, stamp_crc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compaction_logs import (
+from tests.unit.storage.compaction_logs import (
     FOLDER,
     append,
     compact,

@@ -5,10 +5,19 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from compaction_logs import FOLDER, append, compact, contents, headers, open_compacted, records, table
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.unit.storage.compaction_logs import (
+    FOLDER,
+    append,
+    compact,
+    contents,
+    headers,
+    open_compacted,
+    records,
+    table,
+)
 
 from headrace.records.compression import Codec
 from headrace.records.record import Record

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from compaction_logs import append, end_transaction
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.storage.compaction_logs import append, end_transaction
 
 from headrace.records.batch import read_header
 from headrace.records.record import ControlType, Record, build
@@ -59,7 +61,8 @@ def test_a_batch_and_its_records(files: MemoryFiles) -> None:
     header = (
         "baseOffset: 7 lastOffset: 8 count: 2 baseSequence: 3 lastSequence: 4 producerId: 5 producerEpoch: 1"
         " partitionLeaderEpoch: 1 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty"
-        f" position: 0 CreateTime: 2001 size: {len(buf)} magic: 2 compresscodec: gzip crc: {read_header(buf).crc} isvalid: true"
+        f" position: 0 CreateTime: 2001 size: {len(buf)} magic: 2 compresscodec: gzip crc: {read_header(buf).crc}"
+        " isvalid: true"
     )
     assert texts(files, path) == ["Log starting offset: 7", header]
     first = "| offset: 7 CreateTime: 2000 keySize: -1 valueSize: 2 sequence: 3 headerKeys: [h,eé]"
@@ -137,6 +140,8 @@ def test_an_offset_index(files: MemoryFiles) -> None:
     at = len(first)
     path = put(files, f"{STEM}.index", pack(">iiii", 5, at, 8, at + len(second)) + bytes(16))
     assert texts(files, path) == [f"offset: 5 position: {at}", f"offset: 8 position: {at + len(second)}"]
+    put(files, path, b"")
+    assert texts(files, path) == [f"{path} is empty."]
     put(files, path, pack(">iiii", 4, at, 8, 9999))
     assert faults(files, path) == [
         f"Mismatches in :{path}",
@@ -201,6 +206,25 @@ def test_files_on_their_way_out_are_read_too(files: MemoryFiles) -> None:
     assert len(texts(files, f"{STEM}.log.deleted")) == 4
     path = put(files, f"{STEM}.index.deleted", pack(">ii", 5, len(three_batches()[0])))
     assert len(texts(files, path)) == 1
+
+
+@given(
+    st.sampled_from(["00000000000000000000.index", "00000000000000000000.timeindex", "00000000000000000003.snapshot"]),
+    st.binary(max_size=60),
+    st.binary(max_size=200),
+    st.integers(0, 250),
+)
+def test_any_bytes_can_be_dumped(name: str, small: bytes, noise: bytes, cut: int) -> None:
+    files = MemoryFiles()
+    files.mkdir(FOLDER)
+    put(files, f"{STEM}.log", b"".join(three_batches())[:cut] + noise)
+    for path in (
+        put(files, f"{FOLDER}/{name}", small),
+        put(files, f"{FOLDER}/leader-epoch-checkpoint", small),
+        f"{STEM}.log",
+    ):
+        assert list(dump(files, path, print_data=True))
+        assert list(dump(files, path, sanity_check=True))
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "abc.log", "00000000000000000000.txnindex"])

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
+from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches, stamp_crc, valid_crc
@@ -139,6 +139,18 @@ def test_a_follower_takes_the_leaders_bytes_and_epochs() -> None:
     assert (info.first_offset, info.last_offset, info.records) == (0, 15, 16)
     assert follower.read(0, 1 << 20, upto=16).read() == data
     assert follower.epochs.entries() == leader.epochs.entries() == [(1, 0), (3, 4)]
+
+
+def test_a_follower_of_a_leader_whose_log_begins_far_ahead_begins_there_too() -> None:
+    follower = make_log()
+    far = bytearray(batch(2, base_offset=0))
+    far[:8] = (10**12).to_bytes(8, "big")
+    follower.append_as_follower(memoryview(far))
+    assert [segment.base_offset for segment in follower.segments] == [10**12]
+    follower.roll()
+    again = reopen(follower)
+    assert again.log_end_offset == 10**12 + 2
+    assert again.log_start_offset == 10**12
 
 
 def test_a_follower_refuses_what_does_not_continue_its_log_or_is_damaged() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from log_samples import FOLDER, NOW, batch, fill, make_log, offsets
+from tests.unit.storage.log_samples import FOLDER, NOW, batch, fill, make_log, offsets
 
 from headrace.records.batch import batches, valid_crc
 from headrace.storage.log import Log

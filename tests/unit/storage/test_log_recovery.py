@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
+from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
 
 from headrace.records.batch import batches
 from headrace.storage.log import Log
@@ -143,7 +143,7 @@ def test_damaged_snapshots_and_epochs_are_read_from_the_log() -> None:
 
 
 def test_a_log_that_ends_before_its_start_begins_anew() -> None:
-    files, log = written()
+    files, _ = written()
     again = make_log(files, Known(log_start_offset=40), **CONFIG)
     assert (again.log_start_offset, again.log_end_offset) == (40, 40)
     fill(again, 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio_messages import classes, make, ms, write
+from tests.unit.wire.kio_messages import classes, make, ms, write
 
 from headrace.wire import fetch, fetch_client
 from headrace.wire.errors import MalformedRequest
@@ -111,7 +111,9 @@ def kio_request(version: int, values: dict, asked: list, forgotten: list) -> byt
     return write(make(module.FetchRequest, **values, max_wait=ms(values["max_wait_ms"]), topics=topics, **extra))
 
 
-@given(st.sampled_from(VERSIONS), requests, unique_topics(NUMBERS), unique_topics(INT32))
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=8, deadline=None)
+@given(values=requests, asked=unique_topics(NUMBERS), forgotten=unique_topics(INT32))
 def test_requests_in_both_directions(version, values, asked, forgotten) -> None:
     body = kio_request(version, values, asked, forgotten)
     request = ours(version, values, asked, forgotten)
@@ -190,13 +192,14 @@ def our_results(version: int, answered: list) -> list[fetch.PartitionResult]:
     ]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=8, deadline=None)
 @given(
-    st.sampled_from(VERSIONS),
-    unique_topics(PARTITIONS),
-    st.sampled_from([0, 70, 71]),
-    INT32,
-    st.integers(0, 9),
-    endpoints,
+    answered=unique_topics(PARTITIONS),
+    error=st.sampled_from([0, 70, 71]),
+    session=INT32,
+    throttle=st.integers(0, 9),
+    nodes=endpoints,
 )
 def test_responses_in_both_directions(version, answered, error, session, throttle, nodes) -> None:
     body = kio_response(version, answered, error, session, throttle, nodes)
@@ -260,7 +263,7 @@ _ASKED = [("topic", UUID(int=1), [(0, 5, 100, 1, 2, 3, UUID(int=4), 5)])]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=25)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_damage_gives_a_named_error_only(version, data) -> None:
     request = kio_request(version, _VALUES, _ASKED, [("topic", UUID(int=1), [1, 2])])
@@ -277,6 +280,7 @@ def test_damage_gives_a_named_error_only(version, data) -> None:
             continue
 
 
+@settings(deadline=None)
 @given(st.sampled_from(VERSIONS), st.binary(max_size=150))
 def test_garbage_gives_a_named_error_only(version, body) -> None:
     for parse in (fetch.parse_request, fetch_client.parse_response):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio_messages import classes, make, ms, write
+from tests.unit.wire.kio_messages import classes, make, ms, write
 
 from headrace.wire import produce
 from headrace.wire.errors import MalformedRequest
@@ -22,7 +22,6 @@ INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=40)
-versions = st.sampled_from(VERSIONS)
 topics = st.lists(
     st.tuples(
         TEXT,
@@ -50,7 +49,9 @@ def kio_request(version: int, transactional_id: str | None, acks: int, timeout_m
     )
 
 
-@given(versions, st.none() | TEXT, INT16, INT32, topics)
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=8, deadline=None)
+@given(transactional_id=st.none() | TEXT, acks=INT16, timeout_ms=INT32, asked=topics)
 def test_a_request_says_what_kio_wrote(version, transactional_id, acks, timeout_ms, asked) -> None:
     body = kio_request(version, transactional_id, acks, timeout_ms, asked)
     request = produce.parse_request(version, memoryview(body))
@@ -88,7 +89,12 @@ results = st.lists(
 endpoints = st.lists(st.builds(NodeEndpoint, INT32, TEXT, INT32, st.none() | TEXT), max_size=3)
 
 
-@given(versions, st.lists(st.tuples(TEXT, st.uuids(), results), max_size=3, unique_by=lambda t: t[0]), INT32, endpoints)
+answers = st.lists(st.tuples(TEXT, st.uuids(), results), max_size=3, unique_by=lambda topic: topic[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=8, deadline=None)
+@given(answered=answers, throttle=INT32, nodes=endpoints)
 def test_a_response_is_byte_for_byte_kios(version, answered, throttle, nodes) -> None:
     flat = []
     responses = []
@@ -139,7 +145,7 @@ def test_a_response_is_byte_for_byte_kios(version, answered, throttle, nodes) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=25)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_damaged_requests_give_a_named_error_only(version, data) -> None:
     whole = bytearray(kio_request(version, "tx", -1, 5, [("topic", _ID, [(0, b"abc"), (1, None)]), ("u", _ID2, [])]))
@@ -154,7 +160,8 @@ def test_damaged_requests_give_a_named_error_only(version, data) -> None:
         return
 
 
-@given(versions, st.binary(max_size=200))
+@settings(deadline=None)
+@given(st.sampled_from(VERSIONS), st.binary(max_size=200))
 def test_garbage_gives_a_named_error_only(version, body) -> None:
     try:
         produce.parse_request(version, memoryview(body))

@@ -48,10 +48,10 @@ def fetch(broker: Broker, context: Context, body: memoryview) -> object:
 def _open_session(broker: Broker, context: Context, request: FetchRequest) -> tuple[Session | None, dict[Key, Wanted]]:
     allows, principal = broker.authorizer.allows, context.principal
     wanted: list[tuple[Key, Wanted]] = []
-    for topic, index, offset, max_bytes, current_epoch, fetched_epoch, log_start, _, _ in request.partitions:
+    for topic, index, offset, max_bytes, current_epoch, fetched_epoch, log_start, _, mark in request.partitions:
         if not allows(principal, Operation.READ, broker.topic_name(topic)):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{principal} may not read {topic!r}")
-        wanted.append(((topic, index), Wanted(offset, max_bytes, current_epoch, fetched_epoch, log_start)))
+        wanted.append(((topic, index), Wanted(offset, max_bytes, current_epoch, fetched_epoch, log_start, mark)))
     return broker.sessions.open(
         request.session_id,
         request.session_epoch,
