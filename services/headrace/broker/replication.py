@@ -121,6 +121,8 @@ class LeaderLoop:
             if not len(self._fetcher):
                 self._changed.clear()
                 await self._changed.wait()
+            # What was added up to here is part of this attempt; only what comes later cuts a pause short.
+            self._changed.clear()
             try:
                 await self._follow()
             except (OSError, KafkaError, TimeoutError) as error:

@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.broker.authorizer import AllowAll
-from headrace.broker.broker import Broker, log_config
+from headrace.broker.broker import Broker, LogConfigs
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
 from headrace.broker.controller_client import ControllerClient
@@ -94,6 +94,7 @@ class BrokerService:
         self._registration: asyncio.Task[None] | None = None
         self._metrics: MetricsServer | None = None
         self.follower = ImageFollower(list(settings["metadata.servers"]), self._channels, clock=self.clock)
+        self._log_configs = LogConfigs(settings, self.id)
         self._timer = TimerDriver()
         self.replicas = ReplicaManager(
             self.id,
@@ -110,7 +111,7 @@ class BrokerService:
             settings.log_dirs,
             node_id=self.id,
             cluster_id=settings["cluster.id"],
-            config_of=lambda topic: log_config(self.follower.image, settings, self.id, topic),
+            config_of=lambda topic: self._log_configs.of(self.follower.image, topic),
             random=self.random,
             on_offline=self._dir_failed,
         )
@@ -266,7 +267,7 @@ class BrokerService:
         for partition in self.replicas.partitions():
             if partition.topic in changed:
                 try:
-                    partition.log.update_config(log_config(new, self.settings, self.id, partition.topic))
+                    partition.log.update_config(self._log_configs.of(new, partition.topic))
                 except KafkaError as error:
                     log.error("%r keeps its settings: %s", partition, error)
 

@@ -28,6 +28,8 @@ from headrace.storage.recovery import Known, open_log
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+SYNC_VOLUME_ABOVE = 16
+"""When more partitions than this are new, one sync of the whole volume is cheaper than two for each."""
 DELETE = "-delete"
 FUTURE = "-future"
 STRAY = "-stray"
@@ -246,6 +248,10 @@ class LogDirs:
         new, self._new = self._new, []
 
         def run() -> None:
+            if len(new) > SYNC_VOLUME_ABOVE:
+                for path in {path for _, _, path in new}:
+                    self.files.sync_volume(path)
+                return
             for file, folder, _ in new:
                 try:
                     file.sync()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import posixpath
 from collections.abc import Callable
 from random import Random
 
@@ -276,6 +277,15 @@ class MemoryFiles:
             else:
                 waiting.append(change)
         self._name_changes = waiting
+
+    def sync_volume(self, path: str) -> None:
+        self.change("sync_volume", path)
+        for name in sorted({posixpath.dirname(name) for name in self._names}):
+            if name.startswith(path):
+                self.sync_dir(name)
+        for name, node in self._names.items():
+            if node is not None and name.startswith(path):
+                node.sync()
 
     def space(self, path: str) -> tuple[int, int]:
         if path not in self._names:
