@@ -2,7 +2,8 @@
 
 `leader.replication.throttled.rate` bounds what a broker sends to such followers, `follower.replication.throttled.rate`
 what it fetches itself. The topic settings `leader.` and `follower.replication.throttled.replicas` name the replicas
-that are meant, as `partition:broker` pairs or `*`. Followers in sync are never throttled: a producer would wait for them.
+that are meant, as `partition:broker` pairs or `*`. Followers in sync are never throttled: a
+producer would wait for them.
 """
 
 from __future__ import annotations

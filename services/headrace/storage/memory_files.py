@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import posixpath
-import posixpath
 from collections.abc import Callable
 from random import Random
 
