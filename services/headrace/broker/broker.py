@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker.authorizer import Authorizer
-from headrace.broker.controller_client import ControllerClient, HasImage
+from headrace.rpc.controller_client import ControllerClient, HasImage
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import ReplicaManager

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from headrace.broker.controller_client import ControllerClient
+from headrace.rpc.controller_client import ControllerClient
 from headrace.broker.isr import Progress
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from headrace.broker.controller_client import HasImage
+from headrace.rpc.controller_client import HasImage
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager

@@ -21,7 +21,7 @@ from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, log_config
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
-from headrace.broker.controller_client import ControllerClient
+from headrace.rpc.controller_client import ControllerClient
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService

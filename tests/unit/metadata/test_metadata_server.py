@@ -143,7 +143,7 @@ async def test_groups_find_their_coordinator(cluster: Cluster, channels: Channel
     await cluster.write(
         *(Put(KEYS.partition(str(offsets), n), partition_value(0)) for n in range(50)),
         Put(KEYS.topic("__consumer_offsets"), codec.encode_topic(codec.TopicEntry(offsets, 50))),
-        Put(KEYS.offsets_owner(22), codec.encode_offsets_owner(OffsetsOwner(7, 1))),
+        Put(KEYS.offsets_owner(22), codec.encode_offsets_owner(7)),
         Put(KEYS.coordinator(7), Registration("7", "h", {"kafka": 1, "grpc": 2}, "", "i").to_bytes()),
     )
     server = await cluster.replica()
