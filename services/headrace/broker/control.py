@@ -123,7 +123,7 @@ class ReplicaControl:
         partition = self._replicas.find(topic_id, index)
         if partition is None:
             # Epoch 0 is a partition's first: a later one had its log somewhere, perhaps here on a disk that failed.
-            partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0)
+            partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0 or broker_id in state.adding)
         if state.leader == broker_id:
             self._followers.stop(partition)
             partition.lead(state, self._clock.monotonic())

@@ -98,7 +98,6 @@ class Plan:
             "metrics.port": "0",
             "broker.session.timeout.ms": "6000",
             "default.replication.factor": str(min(3, self.brokers)),
-            "min.insync.replicas": "1" if self.brokers < 3 else "2",
             "group.initial.rebalance.delay.ms": "0",
             "offsets.topic.replication.factor": str(min(3, self.brokers)),
             **own,

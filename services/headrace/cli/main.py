@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import records, topics
+
 app = typer.Typer(
     name="headrace",
     help="Headrace: a partitioned, replicated, durable log that speaks Kafka's protocol.",
@@ -17,6 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(topics.app, name="topics")
+app.command()(records.produce)
+app.command()(records.consume)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings in Java's properties format.", metavar="FILE")

@@ -67,7 +67,7 @@ def create(
 def _new_topic(view: View, asked: cpb.CreateTopicsRequest.NewTopic, rules: TopicRules, random: Random) -> Topic:
     name = asked.name
     if name in view.image.topics:
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} already exists")
     check_new_name(name, view.image.topics)
     if asked.assignments:
         assigned = _manual(view, asked)

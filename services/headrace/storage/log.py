@@ -176,7 +176,7 @@ class Log(Fallible):
         found = _intact(buf)
         expected = self.log_end_offset
         for batch in found:
-            if batch.base_offset < expected or batch.last_offset_delta < 0:
+            if batch.base_offset < expected:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"{self.name}: a batch at {batch.base_offset} where the log continues at {expected}:"
@@ -200,6 +200,8 @@ class Log(Fallible):
         try:
             if not start:
                 self._created_ms = now_ms
+                if end_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                    segment = self._roll(bases[0])
             elif (
                 start + len(buf) > self._roll_bytes
                 or found[-1].max_timestamp > (self._roll_at or self._next_roll())
@@ -595,6 +597,8 @@ def _intact(buf: memoryview) -> list[Batch]:
     if not found:
         raise CorruptMessage("an append without a batch")
     for batch in found:
+        if batch.last_offset_delta < 0:
+            raise CorruptMessage(f"batch at offset {batch.base_offset}: its last offset delta is negative")
         if not valid_crc(buf, batch):
             raise WrongChecksum(f"batch at offset {batch.base_offset}: the checksum is not that of its bytes")
     return found

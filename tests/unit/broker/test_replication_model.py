@@ -1,4 +1,4 @@
-"""Random histories over three replicas: whatever crashes, restarts, lags or is told late, nothing that was shown changes.
+"""Three replicas under a random script of fetches, crashes and elections: what a reader saw stays, logs stay prefixes."""
 
 The controller here is the real decision (`controller.leaders.settle`) on a state of its own; a leader's wishes for
 another in-sync set are granted by the same compare-and-swap as in the cluster. Words reach brokers late or never, so

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.unit.controller.little_cluster import LittleCluster, eventually
 
+from headrace.cluster import codec
+from headrace.cluster.image import Partition
 from headrace.errors import ErrorCode, KafkaError
-from headrace.registry.api import Change, Changes, Condition, KeyValue, Session, Snapshot, TxnResult
+from headrace.registry.api import Change, Changes, Condition, KeyValue, Put, Session, Snapshot, TxnResult
 from headrace.registry.memory import MemoryRegistry, MemoryStore
 from headrace.v1 import broker_pb2 as bpb
 from headrace.v1 import common_pb2 as pb
@@ -18,13 +21,15 @@ from headrace.v1 import controller_pb2 as cpb
 
 
 class SlowWay:
-    """A registry whose transactions wait on the way while `open` is cleared."""
+    """A registry whose transactions wait on the way for `open`, and whose watches wait for `news` to begin."""
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
         self.open = asyncio.Event()
         self.open.set()
         self.waiting = 0
+        self.news = asyncio.Event()
+        self.news.set()
 
     @property
     def max_txn_ops(self) -> int:
@@ -48,10 +53,12 @@ class SlowWay:
         finally:
             self.waiting -= 1
 
-    def watch(
-        self, prefix: str, after: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[Snapshot | Changes]]:
-        return self._registry.watch(prefix, after)
+    @asynccontextmanager
+    async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[AsyncIterator[Snapshot | Changes]]:
+        if after is None:
+            await self.news.wait()
+        async with self._registry.watch(prefix, after) as items:
+            yield items
 
     async def session(self, ttl: float) -> Session:
         return await self._registry.session(ttl)
@@ -129,6 +136,30 @@ async def test_a_deposed_controller_cannot_write(in_memory: LittleCluster, store
     assert not broker.held
 
 
+async def test_nobody_is_answered_before_the_new_controller_knows_the_cluster(
+    in_memory: LittleCluster, store: MemoryStore
+) -> None:
+    await in_memory.controller(1)
+    broker = await in_memory.broker(1)
+    await eventually(lambda: len(broker.requests) == 1)
+    await in_memory.create("orders")
+    await in_memory.stop_controller(1)
+    way = SlowWay(MemoryRegistry(store))
+    way.news.clear()
+    service = await in_memory.controller(2, way)
+    election = in_memory.keys.controller
+
+    await eventually(lambda: store.get(election) is not None)
+    again = cpb.CreateTopicsRequest.NewTopic(name="orders", partitions=1, replication_factor=1)
+    asked = asyncio.ensure_future(in_memory.ask("CreateTopics", cpb.CreateTopicsRequest(topics=[again]), service))
+    described = asyncio.ensure_future(in_memory.ask("DescribeTopics", cpb.DescribeTopicsRequest(), service))
+    await asyncio.wait([asked, described], timeout=0.05)
+    way.news.set()
+
+    assert (await asked).topics[0].error.code == pb.TOPIC_ALREADY_EXISTS
+    assert [topic.name for topic in (await described).topics] == ["orders"]
+
+
 async def test_a_controller_that_cannot_reach_the_registry_stops_acting(in_memory: LittleCluster) -> None:
     first = await in_memory.controller(1)
     await in_memory.broker(1)
@@ -190,3 +221,46 @@ async def _eventually_equal(read: object, wanted: int) -> None:
     while (found := await read()) != wanted:  # type: ignore[operator]
         assert asyncio.get_running_loop().time() < deadline, f"{found}, not {wanted}"
         await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_deleted_while_a_key_cannot_be_read(in_memory: LittleCluster) -> None:
+    await in_memory.controller(1)
+    broker = await in_memory.broker(1)
+    await eventually(lambda: len(broker.requests) == 1)
+    await in_memory.create("orders", partitions=2)
+    await in_memory.create("other")
+    await in_memory.stop_controller(1)
+    registry, key = await in_memory.admin(), in_memory.keys.topic("orders")
+    kept = await registry.get(key)
+    assert kept is not None
+    await registry.txn([], [Put(key, b"{damaged")])
+    broker.requests.clear()
+
+    await in_memory.controller(2)
+    await eventually(lambda: len(broker.requests) == 1)
+
+    assert not broker.requests[0].full  # type: ignore[union-attr]
+    assert len(broker.held) == 3
+    assert len((await registry.snapshot(in_memory.keys.partitions)).items) == 3
+
+    await registry.txn([], [Put(key, kept.value)])
+    await eventually(lambda: len(broker.requests) == 2)
+    described = await in_memory.ask("DescribeTopics", cpb.DescribeTopicsRequest())
+    assert [topic.name for topic in described.topics] == ["orders", "other"]
+
+
+async def test_brokers_hear_of_a_write_that_arrives_after_its_caller_gave_up(
+    in_memory: LittleCluster, store: MemoryStore
+) -> None:
+    way = SlowWay(MemoryRegistry(store))
+    await in_memory.controller(1, way)
+    broker = await in_memory.broker(1)
+    await eventually(lambda: len(broker.requests) == 1)
+    result = await in_memory.create("orders")
+    topic_id = uuid.UUID(bytes=result.topic_id)
+
+    # The registry's own picture moves without any answer to the controller.
+    state = codec.encode_partition(Partition(1, 5, (1,), (1,), 5))
+    await way.txn([], [Put(in_memory.keys.partition(str(topic_id), 0), state)])
+
+    await eventually(lambda: broker.held[result.topic_id, 0].leader_epoch == 5)

@@ -141,6 +141,18 @@ def test_a_follower_takes_the_leaders_bytes_and_epochs() -> None:
     assert follower.epochs.entries() == leader.epochs.entries() == [(1, 0), (3, 4)]
 
 
+def test_a_follower_of_a_leader_whose_log_begins_far_ahead_begins_there_too() -> None:
+    follower = make_log()
+    far = bytearray(batch(2, base_offset=0))
+    far[:8] = (10**12).to_bytes(8, "big")
+    follower.append_as_follower(memoryview(far))
+    assert [segment.base_offset for segment in follower.segments] == [10**12]
+    follower.roll()
+    again = reopen(follower)
+    assert again.log_end_offset == 10**12 + 2
+    assert again.log_start_offset == 10**12
+
+
 def test_a_follower_refuses_what_does_not_continue_its_log_or_is_damaged() -> None:
     leader, follower = make_log(), make_log()
     fill(leader, 2)
