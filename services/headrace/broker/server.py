@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +22,6 @@ from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, LogConfigs
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
-from headrace.broker.controller_client import ControllerClient
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
@@ -30,7 +30,7 @@ from headrace.broker.housekeeping import Housekeeping, Intervals
 from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.replication import Replication
+from headrace.broker.replication import Connect, Replication, connect_client
 from headrace.broker.stats import Collector, Stats
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import NO_LEADER, Image
@@ -40,10 +40,11 @@ from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.registry.keys import Keys
 from headrace.registry.registration import Registered, Registration, keep_registered
-from headrace.rpc import Channels, RpcServer, request_header, serve
+from headrace.rpc import Channels, RpcServer, Serve, request_header, serve
+from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
 from headrace.rpc.metrics import MetricsServer
-from headrace.storage.files import OsFiles
+from headrace.storage.files import Files, OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs, attempt
 from headrace.timing.driver import TimerDriver
 from headrace.timing.idle import IdleSelector
@@ -62,6 +63,17 @@ SHUTDOWN_CALL_SECONDS = 5.0
 SYNC_THREADS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a broker touches the world with: sockets and disks, or what stands for them in a simulation."""
+
+    files: Files = field(default_factory=OsFiles)
+    channels: Channels = field(default_factory=Channels)
+    serve: Serve = serve
+    listener: Callable[[Api, ListenerConfig, WireMetrics, str], Listener] = Listener
+    connect: Connect = connect_client
+
+
 class BrokerService:
     """One broker. `start`, then `serve_until_lost` (or just wait), then `stop`."""
 
@@ -73,7 +85,9 @@ class BrokerService:
         clock: Clock | None = None,
         random: Random | None = None,
         idle: IdleSelector | None = None,
+        outside: Outside | None = None,
     ) -> None:
+        self._outside = outside = outside or Outside()
         self.settings = settings
         self.id = settings.node_id
         self.registry = registry
@@ -88,12 +102,14 @@ class BrokerService:
         self._epoch = -1
         self._registered = asyncio.Event()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._channels = Channels()
+        self._channels = outside.channels
         self._listeners: list[Listener] = []
         self._rpc: RpcServer | None = None
         self._registration: asyncio.Task[None] | None = None
         self._metrics: MetricsServer | None = None
-        self.follower = ImageFollower(list(settings["metadata.servers"]), self._channels, clock=self.clock)
+        self.follower = ImageFollower(
+            list(settings["metadata.servers"]), self._channels, clock=self.clock, chance=self.random
+        )
         self._log_configs = LogConfigs(settings, self.id)
         self._timer = TimerDriver()
         self.replicas = ReplicaManager(
@@ -107,7 +123,7 @@ class BrokerService:
             asyncio.get_running_loop().call_later,
         )
         self.log_dirs = LogDirs(
-            OsFiles(),
+            outside.files,
             settings.log_dirs,
             node_id=self.id,
             cluster_id=settings["cluster.id"],
@@ -122,6 +138,7 @@ class BrokerService:
             _fetcher_limits(settings),
             lambda: self._epoch,
             settings["replica.socket.timeout.ms"] / 1000,
+            outside.connect,
         )
         self.control = ReplicaControl(self.replicas, self.log_dirs, self.followers, self.clock, lambda: self._epoch)
         controller = ControllerClient(self.follower, self._channels, self.clock)
@@ -167,7 +184,7 @@ class BrokerService:
         self.follower.start()
         await loop.run_in_executor(None, self.log_dirs.load)
         control, data = ControlService(self.control), DataService(self.broker)
-        self._rpc = await serve(
+        self._rpc = await self._outside.serve(
             self.settings.grpc.host,
             self.settings.grpc.port,
             [
@@ -181,7 +198,7 @@ class BrokerService:
         )
         api = Api.of(self.broker, "headrace.broker.handlers")
         for address in self.settings.listeners:
-            listener = Listener(api, _listener_config(self.settings), self.wire, address.name)
+            listener = self._outside.listener(api, _listener_config(self.settings), self.wire, address.name)
             bound = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
             self.kafka.append((address.name, bound))

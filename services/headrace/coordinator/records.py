@@ -10,6 +10,7 @@ Key: uint8 kind · str group · by kind:
   3 member                str member
   4 target assignment     str member
   5 current assignment    str member
+  6 owner                 - (of the whole partition; its group is empty)
 
 Value: uint8 version (0) · by kind:
   0  int64 offset · int32 leader epoch · int64 committed at · int64 expires at (-1: by retention) · metadata, to the end
@@ -20,6 +21,7 @@ Value: uint8 version (0) · by kind:
      str? assignor · uint8 classic (1: int32 session timeout · [str protocol · bytes metadata])
   4  partitions
   5  int32 epoch · int32 previous epoch · uint8 state · partitions assigned · partitions revoking
+  6  int32 coordinator · int64 epoch
   partitions: [16 bytes topic id · [int32 partition]]
 
 Offsets are keyed by topic id, so that a topic that is deleted and made again starts without any.
@@ -63,6 +65,7 @@ class Kind(IntEnum):
     MEMBER = 3
     TARGET = 4
     CURRENT = 5
+    OWNER = 6
 
 
 class CorruptRecord(KafkaError):
@@ -182,6 +185,11 @@ def current_record(group_id: str, member_id: str, current: MemberAssignment | No
         return key, None
     head = struct.pack(">BiiB", _VERSION, current.epoch, current.previous_epoch, current.state)
     return key, head + _partitions(current.assigned) + _partitions(current.revoking)
+
+
+def owner_record(coordinator: int, epoch: int) -> Record:
+    """The first record under an ownership: it says to every replica that a newer owner writes from here on."""
+    return _key(Kind.OWNER, ""), struct.pack(">Biq", _VERSION, coordinator, epoch)
 
 
 # Reading
@@ -354,6 +362,9 @@ class State:
         elif (group := self.consumer.get(group_id)) is not None:
             group.current.pop(member_id, None)
 
+    def _owner(self, group_id: str, key: _Reader, value: _Reader | None) -> None:
+        """Who wrote what follows says nothing about groups."""
+
 
 _REPLAY: dict[Kind, Callable[[State, str, _Reader, _Reader | None], None]] = {
     Kind.OFFSET: State._offset,
@@ -362,6 +373,7 @@ _REPLAY: dict[Kind, Callable[[State, str, _Reader, _Reader | None], None]] = {
     Kind.MEMBER: State._member,
     Kind.TARGET: State._target,
     Kind.CURRENT: State._current,
+    Kind.OWNER: State._owner,
 }
 
 

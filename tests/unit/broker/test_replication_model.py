@@ -19,8 +19,27 @@ Step = tuple[str, int]
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            "produce produce fetch fetch fetch tell tell crash start gone "
-            "shrink grow grow grant answer answer checkpoint flush prefer".split()
+            [
+                "produce",
+                "produce",
+                "fetch",
+                "fetch",
+                "fetch",
+                "tell",
+                "tell",
+                "crash",
+                "start",
+                "gone",
+                "shrink",
+                "grow",
+                "grow",
+                "grant",
+                "answer",
+                "answer",
+                "checkpoint",
+                "flush",
+                "prefer",
+            ]
         ),
         st.integers(0, 2),
     ),
