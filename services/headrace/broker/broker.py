@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker.authorizer import Authorizer
-from headrace.broker.controller_client import ControllerClient, HasImage
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
@@ -16,6 +15,7 @@ from headrace.cluster.configs import Brokers, Entry, Settings, describe_topic, t
 from headrace.cluster.image import Image, Node, Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
+from headrace.rpc.controller_client import ControllerClient, HasImage
 from headrace.storage.config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 

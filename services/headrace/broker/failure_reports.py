@@ -11,10 +11,10 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable
 
-from headrace.broker.controller_client import ControllerClient
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
 from headrace.rpc import request_header
+from headrace.rpc.controller_client import ControllerClient
 from headrace.v1 import common_pb2
 from headrace.v1 import controller_pb2 as pb
 

@@ -8,11 +8,12 @@ of the loop: however many batches arrive in it, each partition's waiters are loo
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.broker import throttle
 from headrace.broker.fetch_session import Key, Wanted
+from headrace.broker.owners import check_owner
 from headrace.broker.partition import CONSUMER, EpochEnd, Partition
 from headrace.broker.stats import Stats
 from headrace.broker.throttle import Throttle
@@ -226,8 +227,12 @@ class ReplicaManager:
         acks: int,
         timeout_ms: int,
         reply: ProduceReply,
+        owner_epochs: Sequence[int] = (),
     ) -> None:
-        """Appends batches; `reply` is called with one result each, in order, once `acks` is satisfied."""
+        """Appends batches; `reply` is called with one result each, in order, once `acks` is satisfied.
+
+        `owner_epochs` has one for each batch when a coordinator may be writing to its own topic.
+        """
         results: list[Produced] = []
         missing: dict[int, tuple[Partition, int]] = {}
         now_ms = self._clock.time_ms()
@@ -238,6 +243,9 @@ class ReplicaManager:
                     raise self._unknown(topic, index)
                 if records is None:
                     raise KafkaError(ErrorCode.INVALID_RECORD, f"no records were sent for {partition!r}")
+                if partition.internal:
+                    epoch = owner_epochs[len(results)] if owner_epochs else 0
+                    check_owner(partition, records, epoch, self._image())
                 info = partition.append(records, acks, now_ms)
             except KafkaError as error:
                 results.append(Produced(topic, index, error))

@@ -3,7 +3,8 @@
 from headrace.client.accumulator import BufferFull
 from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, ConfigEntry, NewTopic
 from headrace.client.cluster import ClusterUnreachable
-from headrace.client.consumer import Consumer
+from headrace.client.consumer import Consumer, ConsumerInterceptor
+from headrace.client.group import RebalanceListener
 from headrace.client.partitioners import RoundRobin, partition_for_key
 from headrace.client.producer import Producer, ProducerInterceptor
 from headrace.client.types import (
@@ -25,6 +26,7 @@ __all__ = [
     "ClusterUnreachable",
     "ConfigEntry",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerRecord",
     "ErrorCode",
     "KafkaError",
@@ -33,6 +35,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "Producer",
     "ProducerInterceptor",
+    "RebalanceListener",
     "RecordMetadata",
     "RoundRobin",
     "TimestampType",

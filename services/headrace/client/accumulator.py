@@ -3,8 +3,9 @@
 No I/O and no clock of its own: every question comes with the time. Rules that hold whatever happens:
 
 - batches of a partition leave in the order they were filled, and are sent again in that order;
-- once one of them fails, nothing new of that partition leaves before everything in flight was answered and what
-  failed was sent again, so a repetition never overtakes or is overtaken;
+- once one of them fails, nothing of that partition leaves before everything in flight was answered; then what failed
+  is sent again first. With idempotence nothing new leaves before all of that has arrived: brokers recognise only the
+  last five batches, and newer ones would push a repetition out of their memory;
 - with idempotence each batch has a sequence number that repetitions keep. Only when a broker says of the first batch in
   line that its number cannot follow (OUT_OF_ORDER_SEQUENCE_NUMBER: so it is not in the log) is the line numbered anew,
   under a new epoch. A batch that may be in the log is never given another number.
@@ -246,7 +247,7 @@ class Accumulator:
         if queue.retries:
             head = queue.retries[0]
             return head if head.not_before <= now else None
-        if not queue.pending:
+        if not queue.pending or (self.producer_id is not None and any(b.attempts > 1 for b in queue.in_flight)):
             return None
         head = queue.pending[0]
         if len(queue.pending) > 1 or self.flushing or now >= head.created + self.rules.linger:

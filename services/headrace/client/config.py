@@ -75,6 +75,13 @@ CONSUMER_KEYS = Keys(
             "What of transactions to see.",
             choices=("read_uncommitted", "read_committed"),
         ),
+        Key(
+            "partition.assignment.strategy",
+            Kind.LIST,
+            ("range", "cooperative-sticky"),
+            "Assignors, the favourite first.",
+            choices=("range", "roundrobin", "sticky", "cooperative-sticky"),
+        ),
         Key("check.crcs", Kind.BOOLEAN, True, "Check the checksum of every batch."),
         Key("client.rack", Kind.STRING, "", "Where this program runs, to read from a near replica."),
         Key("default.api.timeout.ms", Kind.INT, 60_000, "How long a call may take, repetitions included.", low=1),
