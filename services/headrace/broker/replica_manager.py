@@ -162,6 +162,8 @@ class ReplicaManager:
         """What this broker's leaders may send to replicas that catch up."""
         self.rack_aware = False
         """Whether consumers are sent to a replica in their rack, and followers serve them (KIP-392)."""
+        self.on_removed: Callable[[Partition], None] | None = None
+        """Told before a partition leaves this broker."""
         self.on_caught_up: Callable[[Partition, int], None] | None = None
         """Told when a follower outside the in-sync set has come far enough to join it."""
 
@@ -180,6 +182,8 @@ class ReplicaManager:
 
     def remove(self, partition: Partition) -> None:
         """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
+        if self.on_removed is not None:
+            self.on_removed(partition)
         self._partitions.pop((partition.topic, partition.index), None)
         self._partitions.pop((partition.topic_id, partition.index), None)
         partition.progress = None

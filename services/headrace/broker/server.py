@@ -29,6 +29,7 @@ from headrace.broker.grpc_control import ControlService
 from headrace.broker.grpc_data import DataService
 from headrace.broker.housekeeping import Housekeeping, Intervals
 from headrace.broker.isr_keeper import IsrKeeper
+from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.replication import Connect, Replication, connect_client
@@ -134,6 +135,7 @@ class BrokerService:
             random=self.random,
             on_offline=self._dir_failed,
         )
+        self.moves = LogDirMoves(self.replicas, self.log_dirs, self.clock)
         self.followers = Replication(
             self.replicas,
             self.follower,
@@ -152,6 +154,7 @@ class BrokerService:
             cluster=self.follower,
             replicas=self.replicas,
             log_dirs=self.log_dirs,
+            moves=self.moves,
             sessions=Sessions(
                 settings["max.incremental.fetch.session.cache.slots"], SESSION_EVICTION_SECONDS, self.random
             ),
@@ -309,6 +312,7 @@ class BrokerService:
         lost = [p for p in self.replicas.partitions() if p.log.failure is not None]
         for partition in lost:
             self.followers.stop(partition)
+            self.moves.give_up(partition)
             self.replicas.wake(partition)
         if self._epoch >= 0:
             self.failures.report((p.topic_id, p.index) for p in lost)
@@ -360,6 +364,7 @@ class BrokerService:
         await self.housekeeping.stop()
         await self.isr_keeper.stop()
         await self.failures.stop()
+        await self.moves.stop()
         await self._abandon(clean=True)
 
     async def _hand_leaderships_away(self) -> None:
