@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from headrace.broker import throttle
 from headrace.broker.fetch_session import Key, Wanted
 from headrace.broker.owners import check_owner
 from headrace.broker.partition import CONSUMER, EpochEnd, Partition
@@ -169,6 +170,13 @@ class ReplicaManager:
     def add(self, partition: Partition) -> None:
         self._partitions[partition.topic, partition.index] = partition
         self._partitions[partition.topic_id, partition.index] = partition
+        self.update_throttled(partition, self._image())
+
+    def update_throttled(self, partition: Partition, image: Image) -> None:
+        """Takes from the topic's settings whether this replica is throttled."""
+        values, index = image.topic_config(partition.topic), partition.index
+        partition.leader_throttled = throttle.names(values, throttle.LEADER, index, self.broker_id)
+        partition.follower_throttled = throttle.names(values, throttle.FOLLOWER, index, self.broker_id)
 
     def remove(self, partition: Partition) -> None:
         """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
