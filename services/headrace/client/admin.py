@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,13 @@ class Admin:
         >>> admin.image.brokers  # doctest: +SKIP
         """
         return self._cluster.image
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` whenever `image` is another one.
+
+        >>> admin.on_change(lambda: print(len(admin.image.topics)))  # doctest: +SKIP
+        """
+        self._cluster.follower.listen(lambda old, new: callback())
 
     # --- topics
 
