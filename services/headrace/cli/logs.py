@@ -19,7 +19,7 @@ def log() -> None:
 @app.command()
 def dump(
     paths: Annotated[
-        list[Path], typer.Argument(exists=True, help="Files, or folders of partitions.", metavar="FILE|DIR...")
+        list[Path], typer.Argument(exists=True, help="Files, or folders of partitions.", metavar="FILE|DIR")
     ],
     deep: Annotated[bool, typer.Option("--deep", "-d", help="Records, not batches alone.")] = False,
     data: Annotated[bool, typer.Option("--data", help="Records with keys and values.")] = False,

@@ -35,7 +35,7 @@ def parse_partition(text: str) -> TopicPartition:
 
 @app.command("list")
 def list_partitions(
-    topics: Annotated[list[str] | None, typer.Argument(help="Only these topics.", metavar="[TOPIC]...")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(help="Only these topics.", metavar="TOPIC")] = None,
     unhealthy: Annotated[bool, typer.Option("--unhealthy", help="Only those that miss replicas or a leader.")] = False,
     moving: Annotated[bool, typer.Option("--moving", help="Only those that move.")] = False,
     output: Output = Format.TABLE,
@@ -70,9 +70,7 @@ def list_partitions(
 
 @app.command()
 def elect(
-    partitions: Annotated[
-        list[str] | None, typer.Argument(help="Which; all without.", metavar="[TOPIC:NUMBER]...")
-    ] = None,
+    partitions: Annotated[list[str] | None, typer.Argument(help="Which; all without.", metavar="TOPIC:NUMBER")] = None,
     unclean: Annotated[
         bool, typer.Option("--unclean", help="Also a replica that is not in sync: RECORDS MAY BE LOST.")
     ] = False,

@@ -61,7 +61,7 @@ def produce(
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(help="What to read.", metavar="TOPIC...")],
+    topics: Annotated[list[str], typer.Argument(help="What to read.", metavar="TOPIC")],
     begin: Annotated[
         str,
         typer.Option(

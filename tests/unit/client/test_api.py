@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import inspect
+import pkgutil
 
 import pytest
 
@@ -11,7 +14,31 @@ from headrace.client import sync
 from headrace.client.config import ADMIN_KEYS, CONSUMER_KEYS, PRODUCER_KEYS, Config, consumer_config, producer_config
 from headrace.config import InvalidConfig
 
-NAMES = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Admin", "BufferFull", "ClusterUnreachable", "ConfigEntry", "Consumer", "ConsumerInterceptor", "ConsumerRecord", "ErrorCode", "KafkaError", "NewTopic", "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "ProducerInterceptor", "RebalanceListener", "RecordMetadata", "RoundRobin", "TimestampType", "TopicPartition", "partition_for_key"]
+NAMES = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Admin",
+    "BufferFull",
+    "ClusterUnreachable",
+    "ConfigEntry",
+    "Consumer",
+    "ConsumerInterceptor",
+    "ConsumerRecord",
+    "ErrorCode",
+    "KafkaError",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "Producer",
+    "ProducerInterceptor",
+    "RebalanceListener",
+    "RecordMetadata",
+    "RoundRobin",
+    "TimestampType",
+    "TopicPartition",
+    "partition_for_key",
+]
 
 METHODS = {
     "Producer": "close flush partitions_for room send send_nowait start",
@@ -56,6 +83,12 @@ def test_every_public_name_has_a_docstring_with_an_example(name: str) -> None:
         assert ">>>" in (found.__doc__ or ""), name
     for method in METHODS.get(name, "").split():
         assert ">>>" in (inspect.getdoc(inspect.getattr_static(found, method)) or ""), f"{name}.{method}"
+
+
+@pytest.mark.parametrize("module", [m.name for m in pkgutil.iter_modules(client.__path__)])
+def test_examples_say_what_happens(module: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"headrace.client.{module}"))
+    assert found.failed == 0
 
 
 def test_settings_have_kafkas_names_and_defaults() -> None:
