@@ -85,7 +85,8 @@ class DataService(broker_pb2_grpc.BrokerServicer):
 
         # A leader writes offsets into the batches it takes, and gRPC's bytes cannot be written to.
         batches = [(*_key(p.partition), memoryview(bytearray(p.records))) for p in request.partitions]
-        self._broker.replicas.produce(batches, request.acks, request.timeout_ms, reply)
+        epochs = [p.owner_epoch for p in request.partitions]
+        self._broker.replicas.produce(batches, request.acks, request.timeout_ms, reply, epochs)
         return answer
 
     def _refusal(self, request: pb.ProduceRequest) -> KafkaError:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from headrace.broker.isr import Progress
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.image import Partition as PartitionState
+from headrace.cluster.topics import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log import Log
 from headrace.storage.results import AppendInfo, ReadInfo
@@ -36,6 +37,7 @@ class Partition:
         self, topic: str, topic_id: uuid.UUID, index: int, broker_id: int, log: Log, high_watermark: int
     ) -> None:
         self.topic = topic
+        self.internal = is_internal(topic)
         self.topic_id = topic_id
         self.index = index
         self.broker_id = broker_id

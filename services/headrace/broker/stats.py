@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from headrace.rpc.metrics import escaped
+from headrace.storage.log import Log
 from headrace.wire.metrics import TIME_BUCKETS, WireMetrics
 from headrace.wire.protocol import ApiKey
 
@@ -68,7 +70,7 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         yield from self._topics()
         yield from self._requests()
-        yield from self._logs()
+        yield from self._replicas()
         counters = {
             "kafka_server_replicamanager_isrshrinks": (self._stats.isr_shrinks, "In-sync replicas that fell behind"),
             "kafka_server_replicamanager_isrexpands": (self._stats.isr_expands, "In-sync replicas that caught up"),
@@ -115,22 +117,13 @@ class Collector:
             times.add_metric(label, buckets, api.total_seconds)
         yield from (requests, errors, queued, times)
 
-    def _logs(self) -> Iterator[Metric]:
-        labels = ["topic", "partition"]
-        size = GaugeMetricFamily("kafka_log_log_size", "Bytes of a partition's segments", labels=labels)
-        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset of a partition", labels=labels)
-        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset of a partition", labels=labels)
+    def _replicas(self) -> Iterator[Metric]:
         under = under_min = leaders = count = 0
         for partition in list(self._partitions()):
-            key = [partition.topic, str(partition.index)]
-            size.add_metric(key, partition.log.size)
-            end.add_metric(key, partition.log.log_end_offset)
-            start.add_metric(key, partition.log.log_start_offset)
             count += 1
             leaders += partition.is_leader
             under += partition.under_replicated
             under_min += partition.under_min_isr
-        yield from (size, end, start)
         for name, value, text in (
             ("partitioncount", count, "Replicas on this broker"),
             ("leadercount", leaders, "Partitions that this broker leads"),
@@ -138,6 +131,15 @@ class Collector:
             ("underminisrpartitioncount", under_min, "Partitions led here with too few replicas in sync"),
         ):
             yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", text, value=value)
+
+    def partition_lines(self) -> str:
+        """Size and offsets of every partition in Prometheus' text format."""
+        held = [(f'{{topic="{escaped(p.topic)}",partition="{p.index}"}}', p.log) for p in list(self._partitions())]
+        lines = []
+        for name, text, read in _PARTITION_GAUGES:
+            lines.append(f"# HELP {name} {text}\n# TYPE {name} gauge\n")
+            lines += [f"{name}{labels} {read(log)}\n" for labels, log in held]
+        return "".join(lines)
 
 
 def _request_name(api_key: int) -> str:
@@ -155,6 +157,12 @@ _TOPIC_COUNTERS = (
     ("messages_in", "messagesin", "Records that producers sent"),
     ("failed_produce", "failedproducerequests", "Batches that were refused"),
     ("failed_fetch", "failedfetchrequests", "Reads that were refused"),
+)
+
+_PARTITION_GAUGES: tuple[tuple[str, str, Callable[[Log], int]], ...] = (
+    ("kafka_log_log_size", "Bytes of a partition's segments", lambda log: log.size),
+    ("kafka_log_log_logendoffset", "Next offset of a partition", lambda log: log.log_end_offset),
+    ("kafka_log_log_logstartoffset", "First offset of a partition", lambda log: log.log_start_offset),
 )
 
 _GAUGES = {

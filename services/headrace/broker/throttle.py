@@ -1,8 +1,9 @@
 """Replication throttles: how many bytes a second replicas that catch up may take from those that serve clients.
 
 `leader.replication.throttled.rate` bounds what a broker sends to such followers, `follower.replication.throttled.rate`
-what it fetches itself; the topic settings `leader.` and `follower.replication.throttled.replicas` name the replicas they
-hold for, as `partition:broker` pairs or `*`. Followers in sync are never throttled: a producer would wait for them.
+what it fetches itself. The topic settings `leader.` and `follower.replication.throttled.replicas` name the replicas
+that are meant, as `partition:broker` pairs or `*`. Followers in sync are never throttled: a
+producer would wait for them.
 """
 
 from __future__ import annotations

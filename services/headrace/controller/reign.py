@@ -93,7 +93,7 @@ class Reign:
         self._taken_over = asyncio.Event()
         self._news = asyncio.Event()
         self._doubted = asyncio.Event()
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes: dict[asyncio.Task[Any], None] = {}
         self._to_say: list[Touched] = []
         self.senders = Senders(term, self._everything, peers, clock, sender_limits, on_stale=self._doubted.set)
 
@@ -175,8 +175,8 @@ class Reign:
                     self._say()
 
         task = asyncio.create_task(turn(), name="controller: change")
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        self._changes[task] = None
+        task.add_done_callback(self._changes.pop)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

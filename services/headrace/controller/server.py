@@ -24,7 +24,7 @@ from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.rpc.channels import Channels
 from headrace.rpc.errors import error_message, response_header
-from headrace.rpc.server import RpcServer, serve
+from headrace.rpc.server import RpcServer, Serve, serve
 from headrace.v1 import common_pb2 as pb
 from headrace.v1 import controller_pb2 as cpb
 from headrace.v1 import controller_pb2_grpc
@@ -179,10 +179,13 @@ class ControllerService:
         random: Random | None = None,
         peers: Peers | None = None,
         limits: Limits | None = None,
+        channels: Channels | None = None,
+        serve: Serve = serve,
     ) -> None:
         self._settings = settings
         self._random = random or Random()
-        self._channels = Channels()
+        self._channels = channels or Channels()
+        self._serve = serve
         peers = peers or GrpcPeers(self._channels, f"controller-{settings.node_id}")
         self.controller = Controller(settings, registry, peers, clock or SystemClock(), limits)
         self._rpc: RpcServer | None = None
@@ -201,7 +204,7 @@ class ControllerService:
         """Listens and runs for election. A standby is healthy, too: it answers with where the active one is."""
         servicer = Servicer(self.controller, self._settings, self._random)
         listen, advertised = self._settings.grpc, self._settings.advertised_grpc
-        self._rpc = await serve(
+        self._rpc = await self._serve(
             listen.host,
             listen.port,
             [(SERVICE, lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(servicer, server))],

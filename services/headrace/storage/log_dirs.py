@@ -22,11 +22,14 @@ from headrace.storage import checkpoint, meta_properties, partition_metadata
 from headrace.storage.checkpoint import CheckpointCorrupt, TopicPartition
 from headrace.storage.config import LogConfig
 from headrace.storage.files import DIRECTORY, File, Files, Lock
+from headrace.storage.flush import Flush
 from headrace.storage.log import Log
 from headrace.storage.recovery import Known, open_log
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+SYNC_VOLUME_ABOVE = 16
+"""When more partitions than this are new, one sync of the whole volume is cheaper than two for each."""
 DELETE = "-delete"
 FUTURE = "-future"
 STRAY = "-stray"
@@ -40,6 +43,19 @@ def parse_folder(name: str) -> TopicPartition | None:
     """
     topic, dash, number = name.rpartition("-")
     return (topic, int(number)) if dash and topic and number.isdecimal() else None
+
+
+def one_after_the_other(works: list[Callable[[], None]]) -> list[OSError | None]:
+    """Runs each, and tells how it ended."""
+    return [attempt(work) for work in works]
+
+
+def attempt(work: Callable[[], None]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    return None
 
 
 @dataclass
@@ -232,6 +248,10 @@ class LogDirs:
         new, self._new = self._new, []
 
         def run() -> None:
+            if len(new) > SYNC_VOLUME_ABOVE:
+                for path in {path for _, _, path in new}:
+                    self.files.sync_volume(path)
+                return
             for file, folder, _ in new:
                 try:
                     file.sync()
@@ -337,19 +357,35 @@ class LogDirs:
     def _online(self) -> Iterable[LogDir]:
         return [log_dir for log_dir in self.dirs if log_dir.online]
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None, broker_epoch: int = -1) -> None:
-        """Stop cleanly: close every log, write the checkpoints, and leave the marker that says so in each sound dir."""
+    def close(
+        self,
+        high_watermarks: Mapping[TopicPartition, int] | None = None,
+        broker_epoch: int = -1,
+        run_all: Callable[[list[Callable[[], None]]], list[OSError | None]] = one_after_the_other,
+    ) -> None:
+        """Stop cleanly: close every log, write the checkpoints, and leave the marker that says so in each sound dir.
+
+        `run_all` makes the files durable and says how each attempt ended; several threads at a time do that faster.
+        """
         try:
             self.begin_sync()()
         except OSError as error:
             _logger.error("new partitions are not durable: %s", error)
+        closing: list[tuple[LogDir, Log, Flush]] = []
         for log_dir in self._online():
             for log in list(log_dir.logs.values()):
-                if log_dir.online:
-                    try:
-                        log.close()
-                    except KafkaError as error:
-                        _logger.error("%s was not closed cleanly: %s", log.folder, error)
+                try:
+                    if log_dir.online:
+                        closing.append((log_dir, log, log.begin_close()))
+                except KafkaError as error:
+                    _logger.error("%s was not closed cleanly: %s", log.folder, error)
+        failures = run_all([flush.run for _, _, flush in closing])
+        for (log_dir, log, flush), failure in zip(closing, failures, strict=True):
+            if failure is not None:
+                self.fail(log_dir, failure)
+            elif log_dir.online:
+                log.finish_flush(flush)
+            log.release()
         self.write_checkpoints(high_watermarks)
         for log_dir in self._online():
             try:
