@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.client.cluster import Cluster, error_of, raise_for
 from headrace.client.config import ADMIN_KEYS, Config
+from headrace.client.group_admin import GroupAdmin
 from headrace.client.types import OffsetAndTimestamp, TopicPartition
 from headrace.cluster.image import Image, Partition, Topic
 from headrace.cluster.protos import partition_from_proto, topic_from_proto
@@ -64,7 +65,7 @@ class ConfigEntry:
         return self.source == "default"
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Asks the cluster about itself and changes it. Settings are Kafka's, with underscores.
 
     >>> async with Admin(bootstrap_servers="127.0.0.1:9094") as admin:  # doctest: +SKIP

@@ -20,6 +20,7 @@ from headrace import client
 from headrace.client.admin import ConfigEntry, NewTopic
 from headrace.client.consumer import Offsets
 from headrace.client.group import RebalanceListener
+from headrace.client.group_admin import GroupDescription
 from headrace.client.types import (
     ConsumerRecord,
     Headers,
@@ -408,6 +409,30 @@ class Admin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Moves the start of logs forward."""
         return self._on.run(self._admin.delete_records(before))
+
+    def list_groups(self, states: Iterable[str] = ()) -> dict[str, str]:
+        """Every group with its state."""
+        return self._on.run(self._admin.list_groups(states))
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """A group with its members and what they read."""
+        return self._on.run(self._admin.describe_group(group_id))
+
+    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Everything a group has committed."""
+        return self._on.run(self._admin.list_group_offsets(group_id))
+
+    def alter_group_offsets(self, group_id: str, offsets: Offsets) -> None:
+        """Stores offsets for a group that has no members."""
+        self._on.run(self._admin.alter_group_offsets(group_id, offsets))
+
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets what a group has committed in some partitions."""
+        self._on.run(self._admin.delete_group_offsets(group_id, partitions))
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Deletes groups without members."""
+        return self._on.run(self._admin.delete_groups(group_ids))
 
     def describe_log_dirs(self, broker: int) -> broker_pb2.DescribeLogDirsResponse:
         """The log directories of a broker with the size of every replica."""

@@ -75,7 +75,7 @@ def test_a_cluster_that_is_not_there_is_named_with_what_to_do(args: tuple[str, .
     ("args", "said"),
     [
         (("topics", "create", "orders", "-c", "novalue"), "KEY=VALUE"),
-        (("topics", "create", "orders", "--partitions", "0"), "range x>=1"),
+        (("topics", "create", "orders", "--partitions", "0"), "greater than or equal to 1"),
         (("topics", "alter", "orders"), "nothing to change"),
         (("consume", "orders", "--from", "later"), "is no place in a log"),
         (("consume", "orders", "--format", "%q"), "%q is not known"),

@@ -26,6 +26,8 @@ NAMES = [
     "ConsumerInterceptor",
     "ConsumerRecord",
     "ErrorCode",
+    "GroupDescription",
+    "GroupMember",
     "KafkaError",
     "NewTopic",
     "OffsetAndMetadata",
@@ -45,14 +47,15 @@ METHODS = {
     "Consumer": "assign assignment beginning_offsets close commit commit_nowait committed end_offsets lag "
     "offsets_for_times partitions_for pause paused poll position resume seek seek_to_beginning seek_to_end "
     "seek_to_timestamp start subscribe subscription unsubscribe",
-    "Admin": "alter_configs alter_partition_reassignments close create_partitions create_topic create_topics "
-    "delete_records delete_topics describe_configs describe_log_dirs describe_topics elect_leaders image list_offsets "
+    "Admin": "alter_configs alter_group_offsets alter_partition_reassignments close create_partitions create_topic "
+    "create_topics delete_group_offsets delete_groups delete_records delete_topics describe_configs describe_group "
+    "describe_log_dirs describe_topics elect_leaders image list_group_offsets list_groups list_offsets "
     "list_partition_reassignments list_topics on_change start",
 }
 
 
 def public(kind: type) -> list[str]:
-    return sorted(name for name in vars(kind) if not name.startswith("_"))
+    return sorted(name for name in dir(kind) if not name.startswith("_"))
 
 
 def test_names() -> None:
