@@ -21,7 +21,6 @@ from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, log_config
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
-from headrace.rpc.controller_client import ControllerClient
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
@@ -41,6 +40,7 @@ from headrace.registry.api import Registry
 from headrace.registry.keys import Keys
 from headrace.registry.registration import Registered, Registration, keep_registered
 from headrace.rpc import Channels, RpcServer, request_header, serve
+from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
 from headrace.storage.files import OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs
@@ -135,6 +135,7 @@ class BrokerService:
             controller=controller,
             producer_ids=ProducerIds(self._allocate_producer_ids),
             authorizer=AllowAll(),
+            channels=self._channels,
         )
         self.isr_keeper = IsrKeeper(
             self.replicas,
@@ -178,7 +179,7 @@ class BrokerService:
         )
         api = Api.of(self.broker, "headrace.broker.handlers")
         for address in self.settings.listeners:
-            listener = Listener(api, _listener_config(self.settings), self.wire, address.name)
+            listener = Listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
             bound = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
             self.kafka.append((address.name, bound))
@@ -384,19 +385,6 @@ def _fetcher_limits(settings: Settings) -> FetcherLimits:
         max_bytes=settings["replica.fetch.response.max.bytes"],
         partition_max_bytes=settings["replica.fetch.max.bytes"],
         backoff=settings["replica.fetch.backoff.ms"] / 1000,
-    )
-
-
-def _listener_config(settings: Settings) -> ListenerConfig:
-    return ListenerConfig(
-        max_connections=settings["max.connections"],
-        max_connections_per_ip=settings["max.connections.per.ip"],
-        socket_request_max_bytes=settings["socket.request.max.bytes"],
-        connections_max_idle_ms=settings["connections.max.idle.ms"],
-        queued_max_requests=settings["queued.max.requests"],
-        socket_send_buffer_bytes=settings["socket.send.buffer.bytes"],
-        socket_receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
-        socket_listen_backlog_size=settings["socket.listen.backlog.size"],
     )
 
 

@@ -51,7 +51,13 @@ class Claims:
     """Keeps the claims of one session what they should be, from `run` until it is cancelled."""
 
     def __init__(
-        self, coordinator: int, registry: Registry, keys: Keys, session: Session, image: Callable[[], Image], host: Hosted
+        self,
+        coordinator: int,
+        registry: Registry,
+        keys: Keys,
+        session: Session,
+        image: Callable[[], Image],
+        host: Hosted,
     ) -> None:
         self._id = coordinator
         self._registry = registry

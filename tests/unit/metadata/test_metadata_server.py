@@ -10,7 +10,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.unit.metadata.conftest import KEYS, ORDERS, Cluster, address, partition_value
 
 from headrace.cluster import codec
-from headrace.cluster.image import OffsetsOwner
 from headrace.cluster.protos import image_from_proto
 from headrace.metadata.server import MetadataServer
 from headrace.registry.api import Delete, Put
