@@ -15,7 +15,6 @@ from headrace.cluster.configs import Brokers, Entry, Settings, describe_topic, t
 from headrace.cluster.image import Image, Node, Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
-from headrace.rpc.channels import Channels
 from headrace.rpc.controller_client import ControllerClient, HasImage
 from headrace.storage.config import LogConfig
 from headrace.storage.log_dirs import LogDirs
@@ -35,7 +34,6 @@ class Broker:
     controller: ControllerClient
     producer_ids: ProducerIds
     authorizer: Authorizer
-    channels: Channels
 
     @property
     def image(self) -> Image:

@@ -135,7 +135,6 @@ class BrokerService:
             controller=controller,
             producer_ids=ProducerIds(self._allocate_producer_ids),
             authorizer=AllowAll(),
-            channels=self._channels,
         )
         self.isr_keeper = IsrKeeper(
             self.replicas,

@@ -1,8 +1,8 @@
 """The coordinator process: wires the group logic to sockets, etcd, the metadata service and the brokers.
 
-Start: listen for gRPC; take the Kafka port; register in etcd; see that the offsets topic exists; claim a share of its
-partitions. Clients may connect once the first share is served. Stop: drop and release every partition, so that the
-others take over at once instead of when the lease ends; then go.
+Start: listen for gRPC; take the Kafka port; find a broker; register in etcd; see that the offsets topic exists; claim a
+share of its partitions. The process is ready once its first share is served. Stop: drop and release every partition, so
+that the others take over at once instead of when the lease ends; then go.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from headrace.coordinator.hosting import GroupClock, Hosting
 from headrace.coordinator.lag import LagKeeper
 from headrace.coordinator.loading import Loader
 from headrace.coordinator.ownership import RETRY_SECONDS, Claims
+from headrace.coordinator.passing import Passing
 from headrace.coordinator.sharing import share_of
 from headrace.coordinator.stats import Collector
 from headrace.errors import ErrorCode, KafkaError
@@ -74,6 +75,7 @@ class CoordinatorService:
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rpc: RpcServer | None = None
         self._listener: Listener | None = None
+        self._passing: Passing | None = None
         self._metrics: tuple[WSGIServer, threading.Thread] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._claims: Claims | None = None
@@ -127,6 +129,8 @@ class CoordinatorService:
         api = Api.of(self.coordinator, "headrace.coordinator.handlers")
         self._listener = Listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
         self.kafka = await self._listener.bind(address.endpoint.host, address.endpoint.port)
+        self._passing = Passing(api, lambda: self.follower.image, self.clock, self.random, CLIENT_ID.format(self.id))
+        await self._passing.learn()
         self._tasks.append(asyncio.create_task(self._keep_registered(), name="registration"))
         self._listener.listen()
         await self._first_share()
@@ -311,6 +315,8 @@ class CoordinatorService:
             await _ended(task)
         self.coordinator.drop_all()
         await self.sender.close()
+        if self._passing is not None:
+            self._passing.close()
         if self._listener is not None:
             await self._listener.stop(1.0)
         await self.follower.stop()

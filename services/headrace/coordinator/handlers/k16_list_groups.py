@@ -1,7 +1,7 @@
 """ListGroups: the groups of this coordinator.
 
 Versions 0 to 5; 4 filters by state (KIP-518), 5 by type (KIP-848). COORDINATOR_LOAD_IN_PROGRESS while groups are still
-being read. Asked of a broker, it answers for all coordinators.
+being read.
 """
 
 from __future__ import annotations
