@@ -206,7 +206,7 @@ class BrokerService:
         )
         api = Api.of(self.broker, "headrace.broker.handlers")
         for address in self.settings.listeners:
-            listener = self._outside.listener(api, _listener_config(self.settings), self.wire, address.name)
+            listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
             bound = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
             self.kafka.append((address.name, bound))
@@ -439,19 +439,6 @@ def _fetcher_limits(settings: Settings) -> FetcherLimits:
         max_bytes=settings["replica.fetch.response.max.bytes"],
         partition_max_bytes=settings["replica.fetch.max.bytes"],
         backoff=settings["replica.fetch.backoff.ms"] / 1000,
-    )
-
-
-def _listener_config(settings: Settings) -> ListenerConfig:
-    return ListenerConfig(
-        max_connections=settings["max.connections"],
-        max_connections_per_ip=settings["max.connections.per.ip"],
-        socket_request_max_bytes=settings["socket.request.max.bytes"],
-        connections_max_idle_ms=settings["connections.max.idle.ms"],
-        queued_max_requests=settings["queued.max.requests"],
-        socket_send_buffer_bytes=settings["socket.send.buffer.bytes"],
-        socket_receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
-        socket_listen_backlog_size=settings["socket.listen.backlog.size"],
     )
 
 

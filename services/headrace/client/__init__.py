@@ -5,6 +5,7 @@ from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin, Config
 from headrace.client.cluster import ClusterUnreachable
 from headrace.client.consumer import Consumer, ConsumerInterceptor
 from headrace.client.group import RebalanceListener
+from headrace.client.group_admin import GroupDescription, GroupMember
 from headrace.client.partitioners import RoundRobin, partition_for_key
 from headrace.client.producer import Producer, ProducerInterceptor
 from headrace.client.types import (
@@ -29,6 +30,8 @@ __all__ = [
     "ConsumerInterceptor",
     "ConsumerRecord",
     "ErrorCode",
+    "GroupDescription",
+    "GroupMember",
     "KafkaError",
     "NewTopic",
     "OffsetAndMetadata",

@@ -28,6 +28,8 @@ from headrace.records.record import Header, iter_records
 NO_SEQUENCE = -1
 REMEMBERED = 5
 """Batches of a producer in which a broker finds a duplicate: no more of a partition may be in flight."""
+BACKLOG_FACTOR = 16
+"""How many times `batch.size` a batch may have that fills up behind others."""
 
 _SEQUENCES = 2**31
 _LOST_SEQUENCE = frozenset(
@@ -184,7 +186,7 @@ class Accumulator:
         news = False
         if pending:
             batch = pending[-1]
-            if len(batch.builder.body) + size > rules.batch_size and batch.builder.count:
+            if len(batch.builder.body) + size > self._limit(queue) and batch.builder.count:
                 news = len(pending) == 1
                 batch = ProducerBatch(partition, now)
                 pending.append(batch)
@@ -198,6 +200,17 @@ class Accumulator:
         batch.memory += size
         self.memory_used += size
         return news
+
+    def _limit(self, queue: PartitionQueue) -> int:
+        """How large the open batch may become.
+
+        With idempotence few batches may be in flight, and small ones would then set the pace: while others wait before
+        it, the open batch goes on growing.
+        """
+        size = self.rules.batch_size
+        if self.producer_id is None or len(queue.pending) < 2:
+            return size
+        return max(size, min(size * BACKLOG_FACTOR, self.rules.max_request_size // 2))
 
     def waiting_batches(self, partition: TopicPartition) -> int:
         """How many batches of a partition are not answered yet."""

@@ -73,9 +73,9 @@ def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, Subscr
 def sticky_assignor(counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Shares:
     """As even as the subscriptions allow, and of those the one that moves the fewest partitions.
 
-    >>> kept = Subscription(("t",), (TopicPartition("t", 2),), 1)
-    >>> sticky_assignor({"t": 3}, {"a": kept, "b": Subscription(("t",))})["a"]
-    [TopicPartition(topic='t', partition=2)]
+    >>> kept = Subscription(("t",), (TopicPartition("t", 1),), 1)
+    >>> sticky_assignor({"t": 2}, {"a": kept, "b": Subscription(("t",))})["a"]
+    [TopicPartition(topic='t', partition=1)]
     """
     partitions = _partitions(counts)
     order = _ordered(members)

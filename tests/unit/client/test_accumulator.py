@@ -108,9 +108,11 @@ def test_sequences_count_records_and_stay_with_a_repetition() -> None:
 
 def test_nothing_overtakes_a_repetition() -> None:
     accumulator = make()
+    sent = []
     for value in (b"a" * 60, b"b" * 60, b"c" * 60):
         add(accumulator, value)
-    first, second, _third = accumulator.drain([P0], 1.0)
+        sent += accumulator.drain([P0], 1.0)
+    first, second, _third = sent
     accumulator.refuse(first, NETWORK, 1.0)
     add(accumulator, b"d" * 60)
     assert accumulator.drain([P0], 9.0) == [], "others are still in flight"
@@ -122,25 +124,39 @@ def test_nothing_overtakes_a_repetition() -> None:
 
 def test_a_broker_remembers_five_batches_so_no_more_are_in_flight() -> None:
     accumulator = make()
+    sent = []
     for n in range(8):
-        add(accumulator, b"%d" % n * 60)
-    assert len(accumulator.drain([P0], 1.0)) == 5
-    assert accumulator.drain([P0], 1.0) == []
+        add(accumulator, b"%d" % n * 60, n)
+        sent += accumulator.drain([P0], n + 0.9)
+    assert len(sent) == 5
+    assert accumulator.drain([P0], 99.0) == []
     unlimited = make(None)
     for n in range(8):
         add(unlimited, b"%d" % n * 60)
     assert len(unlimited.drain([P0], 1.0)) == 8
 
 
+def test_with_idempotence_a_batch_grows_while_others_wait_before_it() -> None:
+    accumulator = make(batch_size=100)
+    for n in range(40):
+        add(accumulator, b"%d" % (n % 10) * 60)
+    sizes = [batch.builder.count for batch in accumulator.batches()]
+    assert sizes == [1, 23, 16]
+    plain = make(None, batch_size=100)
+    for n in range(40):
+        add(plain, b"%d" % (n % 10) * 60)
+    assert {batch.builder.count for batch in plain.batches()} == {1}
+
+
 def test_a_request_has_a_size() -> None:
-    accumulator = make(max_request_size=300)
+    accumulator = make(None, max_request_size=300)
     for n in range(4):
         add(accumulator, b"%d" % n * 60)
     assert len(accumulator.drain([P0], 1.0)) == 2
 
 
 def test_partitions_take_turns() -> None:
-    accumulator = make(max_request_size=300)
+    accumulator = make(None, max_request_size=300)
     for n in range(4):
         add(accumulator, b"%d" % n * 60)
     add(accumulator, b"other" * 12, partition=P1)
