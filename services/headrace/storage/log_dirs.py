@@ -28,8 +28,9 @@ from headrace.storage.recovery import Known, open_log
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
-SYNC_VOLUME_ABOVE = 16
-"""When more partitions than this are new, one sync of the whole volume is cheaper than two for each."""
+SYNC_NOW_AT_MOST = 16
+"""When more partitions than this are new at once, each is made durable with its first flush: thousands of syncs in a
+row would hold up everyone who uses the disk."""
 DELETE = "-delete"
 FUTURE = "-future"
 STRAY = "-stray"
@@ -247,12 +248,14 @@ class LogDirs:
         business, and an empty partition is made again by whoever wanted it.
         """
         new, self._new = self._new, []
+        if len(new) > SYNC_NOW_AT_MOST:
+            for file, folder, _ in new:
+                log = self.logs.get(parse_folder(os.path.basename(folder)) or ("", -1))
+                if log is not None:
+                    log.begins_with(file)
+            new = []
 
         def run() -> None:
-            if len(new) > SYNC_VOLUME_ABOVE:
-                for path in {path for _, _, path in new}:
-                    self.files.sync_volume(path)
-                return
             for file, folder, _ in new:
                 try:
                     file.sync()
