@@ -103,7 +103,14 @@ def test_a_consumer_reads_from_the_replica_in_its_rack(three: Three) -> None:
     topic = make_topic(admin, "near", [0, 1, 2])
     write(cluster.bootstrap, topic, 100, 1000)
     before = [sent_by(cluster, i) for i in range(3)]
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "near", "client.rack": "rack-2"})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "near",
+            "client.rack": "rack-2",
+            "enable.auto.commit": False,
+        }
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
 
