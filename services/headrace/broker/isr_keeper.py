@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from headrace.broker.controller_client import ControllerClient
 from headrace.broker.isr import Progress
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
@@ -19,6 +18,7 @@ from headrace.cluster.protos import partition_from_proto
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
 from headrace.rpc import request_header
+from headrace.rpc.controller_client import ControllerClient
 from headrace.v1 import common_pb2
 from headrace.v1 import controller_pb2 as pb
 

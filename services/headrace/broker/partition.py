@@ -13,6 +13,7 @@ from typing import NamedTuple
 from headrace.broker.isr import Progress
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.image import Partition as PartitionState
+from headrace.cluster.topics import is_internal
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.log import Log
 from headrace.storage.results import AppendInfo, ReadInfo
@@ -36,6 +37,7 @@ class Partition:
         self, topic: str, topic_id: uuid.UUID, index: int, broker_id: int, log: Log, high_watermark: int
     ) -> None:
         self.topic = topic
+        self.internal = is_internal(topic)
         self.topic_id = topic_id
         self.index = index
         self.broker_id = broker_id
@@ -136,6 +138,8 @@ class Partition:
         info = self.log.append_as_leader(records, self.leader_epoch, now_ms)
         if not progress.followers:
             self.high_watermark = self.log.log_end_offset
+        elif len(progress.isr) == 1:
+            self.advance()  # nobody else has to fetch it first
         return info
 
     def acknowledged(self, required: int) -> KafkaError | bool:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from headrace.broker.controller_client import HasImage
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
@@ -19,6 +18,7 @@ from headrace.broker.throttle import Throttle
 from headrace.cluster.image import NO_LEADER
 from headrace.errors import KafkaError
 from headrace.ports import Clock
+from headrace.rpc.controller_client import HasImage
 from headrace.wire.client import Client
 from headrace.wire.fetch import HIGHEST
 from headrace.wire.fetch_client import parse_response, write_request
@@ -139,6 +139,8 @@ class LeaderLoop:
             if not len(self._fetcher):
                 self._changed.clear()
                 await self._changed.wait()
+            # What was added up to here is part of this attempt; only what comes later cuts a pause short.
+            self._changed.clear()
             try:
                 await self._follow()
             except (OSError, KafkaError, TimeoutError) as error:

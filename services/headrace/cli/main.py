@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import records, topics
+from headrace.cli import cluster, configs, groups, logs, partitions, perf, profile, records, topics
 
 app = typer.Typer(
     name="headrace",
@@ -21,6 +21,13 @@ app = typer.Typer(
 )
 
 app.add_typer(topics.app, name="topics")
+app.add_typer(partitions.app, name="partitions")
+app.add_typer(groups.app, name="groups")
+app.add_typer(configs.app, name="configs")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(logs.app, name="log")
+app.add_typer(perf.app, name="perf")
+app.add_typer(profile.app, name="profile")
 app.command()(records.produce)
 app.command()(records.consume)
 
@@ -88,6 +95,15 @@ def controller(config: ConfigFile = None, overrides: Overrides = None, ready_fil
     Example: headrace controller --set node.id=0 --set etcd.endpoints=127.0.0.1:2379
     """
     _service("controller", config, overrides, ready_file)
+
+
+@app.command()
+def coordinator(config: ConfigFile = None, overrides: Overrides = None, ready_file: ReadyFile = None) -> None:
+    """Run one group coordinator. Several share the consumer groups; when one goes, the others take its share.
+
+    Example: headrace coordinator --set node.id=0 --set listeners=PLAINTEXT://127.0.0.1:9096
+    """
+    _service("coordinator", config, overrides, ready_file)
 
 
 @app.command()

@@ -122,14 +122,15 @@ def decode_controller(value: bytes, epoch: int) -> Node:
         raise _bad(value, error) from None
 
 
-def encode_offsets_owner(owner: OffsetsOwner) -> bytes:
-    return _dumps({"coordinator": owner.coordinator, "epoch": owner.epoch}).encode()
+def encode_offsets_owner(coordinator: int) -> bytes:
+    """The value of `offsets_owners/<n>`. Who wrote it learns the epoch with the answer: the revision that made it."""
+    return _dumps({"coordinator": coordinator}).encode()
 
 
-def decode_offsets_owner(value: bytes) -> OffsetsOwner:
+def decode_offsets_owner(value: bytes, epoch: int) -> OffsetsOwner:
+    """An ownership; its epoch is the create revision of its key."""
     try:
-        fields = _loads(value)
-        return OffsetsOwner(int(fields["coordinator"]), int(fields["epoch"]))
+        return OffsetsOwner(int(_loads(value)["coordinator"]), epoch)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(value, error) from None
 

@@ -170,7 +170,7 @@ class RegistryView:
             case "configs":
                 self._config_key(name, value)
             case "offsets_owners":
-                owner = None if value is None else codec.decode_offsets_owner(value)
+                owner = None if value is None else codec.decode_offsets_owner(value, state.create_revision)
                 self._changes.append(OffsetsOwnerChanged(_number(name), owner))
             case _:
                 # producer_ids, metadata/ and what later versions add are nobody's picture.

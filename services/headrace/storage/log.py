@@ -103,6 +103,18 @@ class Log(Fallible):
         return sum(segment.size for segment in self.segments)
 
     @property
+    def truncations(self) -> int:
+        """How often it was cut: who copies it has to begin anew then."""
+        return self._truncations
+
+    def inherit(self, other: Log) -> None:
+        """Take over from a log with the same records what batches alone do not tell."""
+        for epoch, start in other.epochs.entries():
+            self.epochs.assign(epoch, start)
+        self.producers = other.producers
+        self.log_start_offset = max(self.log_start_offset, other.log_start_offset)
+
+    @property
     def latest_epoch(self) -> int:
         return self.epochs.latest
 
@@ -530,8 +542,9 @@ class Log(Fallible):
             end, active = self.log_end_offset, self.segments.active
             unsynced = {s: None for s in self.segments if self.segments.end_of(s, end) > self.recovery_point}
             unsynced.update(dict.fromkeys(self._sealed))
+            whole = [segment for segment in unsynced if segment is not active or active in self._sealed]
             self._sealed.clear()
-            parts = [part for segment in unsynced if segment is not active for part in segment.parts()]
+            parts = [part for segment in whole for part in segment.parts()]
             parts += [active.log, *self.snapshots.take_unsynced()]
             folder = self.folder if self._names_changed else None
             self._names_changed = False
@@ -576,13 +589,20 @@ class Log(Fallible):
     def close(self) -> None:
         """Write out all that a clean start reads instead of the log, make it durable and let go of the files."""
         if self.failure is None:
+            flush = self.begin_close()
             with Guard(self):
-                self.segments.active.save_indexes()
-                self.snapshots.take(self.producers, self.log_end_offset)
-                self._names_changed = True
-                self.flush()
-                self.segments.active.sync()
+                flush.run()
+            self.finish_flush(flush)
         self.release()
+
+    def begin_close(self) -> Flush:
+        """Writes out what a clean start reads; `run` what is returned, then `finish_flush` and `release`."""
+        with Guard(self):
+            self.segments.active.save_indexes()
+            self.snapshots.take(self.producers, self.log_end_offset)
+            self._names_changed = True
+            self.sync_with_next_flush([self.segments.active])
+            return self.begin_flush()
 
     def release(self) -> None:
         """Let go of the files without writing anything (after a failure, or before the folder is deleted)."""

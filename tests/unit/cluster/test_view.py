@@ -160,12 +160,12 @@ async def test_configs_and_offsets_owners(cluster: Cluster) -> None:
         Put(KEYS.config("topics", "orders"), codec.encode_configs({"retention.ms": "1"})),
         Put(KEYS.config("brokers", "default"), codec.encode_configs({"log.retention.ms": "2"})),
         Put(KEYS.config("brokers", "1"), codec.encode_configs({"log.retention.ms": "3"})),
-        Put(KEYS.offsets_owner(4), codec.encode_offsets_owner(OffsetsOwner(2, 5))),
+        Put(KEYS.offsets_owner(4), codec.encode_offsets_owner(2)),
         Put(KEYS.producer_ids, codec.encode_number(1000)),
     )
     assert cluster.image.topic_config("orders") == {"retention.ms": "1"}
     assert cluster.image.broker_configs == {"": {"log.retention.ms": "2"}, "1": {"log.retention.ms": "3"}}
-    assert cluster.image.offsets_owners == {4: OffsetsOwner(2, 5)}
+    assert cluster.image.offsets_owners == {4: OffsetsOwner(2, cluster.image.revision)}
     await cluster.write(Delete(KEYS.configs, prefix=True), Delete(KEYS.offsets_owner(4)))
     assert not cluster.image.topic_configs
     assert not cluster.image.broker_configs

@@ -10,7 +10,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.unit.metadata.conftest import KEYS, ORDERS, Cluster, address, partition_value
 
 from headrace.cluster import codec
-from headrace.cluster.image import OffsetsOwner
 from headrace.cluster.protos import image_from_proto
 from headrace.metadata.server import MetadataServer
 from headrace.registry.api import Delete, Put
@@ -143,7 +142,7 @@ async def test_groups_find_their_coordinator(cluster: Cluster, channels: Channel
     await cluster.write(
         *(Put(KEYS.partition(str(offsets), n), partition_value(0)) for n in range(50)),
         Put(KEYS.topic("__consumer_offsets"), codec.encode_topic(codec.TopicEntry(offsets, 50))),
-        Put(KEYS.offsets_owner(22), codec.encode_offsets_owner(OffsetsOwner(7, 1))),
+        Put(KEYS.offsets_owner(22), codec.encode_offsets_owner(7)),
         Put(KEYS.coordinator(7), Registration("7", "h", {"kafka": 1, "grpc": 2}, "", "i").to_bytes()),
     )
     server = await cluster.replica()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.handlers.k03_metadata import NO_OPERATIONS
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import Context, handles
+from headrace.wire.picture import NO_OPERATIONS
 from headrace.wire.protocol import ApiKey
 
 BROKERS = 1

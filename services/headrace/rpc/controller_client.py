@@ -1,8 +1,8 @@
 """Calls to the active controller, wherever it is by now.
 
-A broker forwards what changes the cluster. The controller may be moving at that moment, so a call is repeated with a
-back-off while the answer is "not me" or nobody answers, until the caller's own time is up. Every such call is safe to
-repeat: creating what exists and deleting what is gone are answered as such.
+Brokers forward what changes the cluster, coordinators create their topic. The controller may be moving at that moment,
+so a call is repeated with a back-off while the answer is "not me" or nobody answers, until the caller's own time is up.
+Every such call is safe to repeat: creating what exists and deleting what is gone are answered as such.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import grpc
 from headrace.cluster.image import Image
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
-from headrace.rpc import Channels, kafka_error_of
+from headrace.rpc.channels import Channels
+from headrace.rpc.errors import kafka_error_of
 from headrace.v1.controller_pb2_grpc import ControllerStub
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class HasImage(Protocol):
 
 
 class ControllerClient:
-    """The controller as a broker reaches it."""
+    """The controller as the other services reach it."""
 
     def __init__(self, cluster: HasImage, channels: Channels, clock: Clock) -> None:
         self._cluster = cluster

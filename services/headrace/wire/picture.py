@@ -1,0 +1,133 @@
+"""The picture of the cluster in the words of Metadata and FindCoordinator, for every service that answers them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from headrace.cluster.coordination import coordinator_of
+from headrace.cluster.image import NO_LEADER, Image, Node, Partition, Topic
+from headrace.cluster.topics import check_name
+from headrace.errors import ErrorCode, KafkaError
+
+NO_OPERATIONS = -(2**31)
+"""What Kafka sends where authorized operations were not asked for."""
+
+FIRST_COORDINATOR_NODE = 1_000_000
+"""Coordinators are nodes of Metadata too, with ids that no broker has. A client keeps only nodes that are in there:
+librdkafka drops a coordinator that is not, and Java's admin client never finds it."""
+
+GROUP = 0
+"""The key type of a consumer group in FindCoordinator."""
+
+
+def coordinator_node(coordinator_id: int) -> int:
+    """The node id under which clients know a coordinator."""
+    return FIRST_COORDINATOR_NODE + coordinator_id
+
+
+def metadata(image: Image, wanted: Any, answering: int) -> dict[str, Any]:
+    """A Metadata response: all topics, or those `wanted`. `answering` is the broker named as the controller."""
+    if wanted is None:
+        topics = [describe(image, topic) for topic in image.topics.values()]
+    else:
+        topics = [_wanted(image, each) for each in wanted]
+    return {
+        "throttle_time": 0,
+        "brokers": [
+            *(_node(node.id, node) for node in image.brokers.values() if node.kafka is not None),
+            *(_node(coordinator_node(node.id), node) for node in image.coordinators.values() if node.kafka is not None),
+        ],
+        "cluster_id": image.cluster_id,
+        "controller_id": answering,
+        "topics": topics,
+        "cluster_authorized_operations": NO_OPERATIONS,
+        "error_code": ErrorCode.NONE,
+    }
+
+
+def _node(node_id: int, node: Node) -> dict[str, Any]:
+    assert node.kafka is not None
+    return {"node_id": node_id, "host": node.kafka.host, "port": node.kafka.port, "rack": node.rack or None}
+
+
+def find_coordinators(image: Image, version: int, request: Any) -> dict[str, Any]:
+    """A FindCoordinator response."""
+    keys = request.coordinator_keys if version >= 4 else (request.key,)
+    answers = [_find(image, getattr(request, "key_type", GROUP), key) for key in keys]
+    return {"throttle_time": 0, "coordinators": answers, **(answers[0] if answers else {})}
+
+
+def _find(image: Image, key_type: int, key: str) -> dict[str, Any]:
+    try:
+        if key_type != GROUP:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions and share groups are not served")
+        if not key:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "give a group id")
+        node = coordinator_of(image, key)
+        if node.kafka is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"coordinator {node.id} has no Kafka listener")
+        where = {"node_id": coordinator_node(node.id), "host": node.kafka.host, "port": node.kafka.port}
+        return {"key": key, **where, "error_code": ErrorCode.NONE, "error_message": None}
+    except KafkaError as error:
+        nowhere = {"node_id": -1, "host": "", "port": -1}
+        return {"key": key, **nowhere, "error_code": error.code, "error_message": error.message}
+
+
+def _wanted(image: Image, wanted: Any) -> dict[str, Any]:
+    topic_id = getattr(wanted, "topic_id", None)
+    if wanted.name is None and topic_id is not None:
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
+            return _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+    else:
+        topic = image.topics.get(wanted.name)
+        if topic is None:
+            return _missing(why_missing(wanted.name), wanted.name, None)
+    return describe(image, topic)
+
+
+def why_missing(name: str) -> ErrorCode:
+    """INVALID_TOPIC_EXCEPTION for a name that no topic can have."""
+    try:
+        check_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _missing(code: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "name": name or "",
+        "topic_id": topic_id,
+        "is_internal": False,
+        "partitions": [],
+        "topic_authorized_operations": NO_OPERATIONS,
+    }
+
+
+def describe(image: Image, topic: Topic) -> dict[str, Any]:
+    """A topic as Metadata and DescribeTopicPartitions show it."""
+    brokers = image.brokers
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": topic.internal,
+        "partitions": [describe_partition(brokers, i, p) for i, p in enumerate(topic.partitions)],
+        "topic_authorized_operations": NO_OPERATIONS,
+    }
+
+
+def describe_partition(brokers: Any, index: int, partition: Partition) -> dict[str, Any]:
+    alive = partition.leader in brokers
+    return {
+        "error_code": ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": index,
+        "leader_id": partition.leader if alive else NO_LEADER,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": [r for r in partition.replicas if r not in brokers],
+    }
