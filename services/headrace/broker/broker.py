@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.broker.authorizer import Authorizer
 from headrace.broker.fetch_session import Sessions
+from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.cluster.configs import Brokers, Entry, Settings, describe_topic, topic_values
@@ -30,6 +31,7 @@ class Broker:
     cluster: HasImage
     replicas: ReplicaManager
     log_dirs: LogDirs
+    moves: LogDirMoves
     sessions: Sessions
     controller: ControllerClient
     producer_ids: ProducerIds

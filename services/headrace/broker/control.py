@@ -124,6 +124,12 @@ class ReplicaControl:
         if partition is None:
             # Epoch 0 is a partition's first: a later one had its log somewhere, perhaps here on a disk that failed.
             partition = self._open(topic, topic_id, index, is_new=state.leader_epoch == 0 or broker_id in state.adding)
+        if partition.log.failure is not None:
+            # Whoever leads now: clients are sent there, and the controller hears (again) that this replica is lost.
+            if state.leader != broker_id:
+                partition.follow(state)
+                self._replicas.wake(partition)
+            raise partition.log.failure
         if state.leader == broker_id:
             self._followers.stop(partition)
             partition.lead(state, self._clock.monotonic())

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from headrace.broker import throttle
 from headrace.broker.fetch_session import Key, Wanted
 from headrace.broker.owners import check_owner
 from headrace.broker.partition import CONSUMER, EpochEnd, Partition
@@ -161,6 +162,8 @@ class ReplicaManager:
         """What this broker's leaders may send to replicas that catch up."""
         self.rack_aware = False
         """Whether consumers are sent to a replica in their rack, and followers serve them (KIP-392)."""
+        self.on_removed: Callable[[Partition], None] | None = None
+        """Told before a partition leaves this broker."""
         self.on_caught_up: Callable[[Partition, int], None] | None = None
         """Told when a follower outside the in-sync set has come far enough to join it."""
 
@@ -169,9 +172,18 @@ class ReplicaManager:
     def add(self, partition: Partition) -> None:
         self._partitions[partition.topic, partition.index] = partition
         self._partitions[partition.topic_id, partition.index] = partition
+        self.update_throttled(partition, self._image())
+
+    def update_throttled(self, partition: Partition, image: Image) -> None:
+        """Takes from the topic's settings whether this replica is throttled."""
+        values, index = image.topic_config(partition.topic), partition.index
+        partition.leader_throttled = throttle.names(values, throttle.LEADER, index, self.broker_id)
+        partition.follower_throttled = throttle.names(values, throttle.FOLLOWER, index, self.broker_id)
 
     def remove(self, partition: Partition) -> None:
         """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
+        if self.on_removed is not None:
+            self.on_removed(partition)
         self._partitions.pop((partition.topic, partition.index), None)
         self._partitions.pop((partition.topic_id, partition.index), None)
         partition.progress = None

@@ -22,20 +22,23 @@ from headrace.broker.authorizer import AllowAll
 from headrace.broker.broker import Broker, LogConfigs
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
+from headrace.broker.failure_reports import FailureReports
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
 from headrace.broker.grpc_data import DataService
 from headrace.broker.housekeeping import Housekeeping, Intervals
 from headrace.broker.isr_keeper import IsrKeeper
+from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.replication import Connect, Replication, connect_client
 from headrace.broker.stats import Collector, Stats
-from headrace.cluster.configs import Settings
+from headrace.broker.throttle import FOLLOWER_RATE, LEADER_RATE
+from headrace.cluster.configs import Brokers, Settings, describe_broker
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.registry.keys import Keys
@@ -58,6 +61,7 @@ from headrace.wire.metrics import WireMetrics
 log = logging.getLogger(__name__)
 
 CLIENT_ID = "broker-{}"
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SESSION_EVICTION_SECONDS = 120.0
 SHUTDOWN_CALL_SECONDS = 5.0
 SYNC_THREADS = 16
@@ -131,6 +135,7 @@ class BrokerService:
             random=self.random,
             on_offline=self._dir_failed,
         )
+        self.moves = LogDirMoves(self.replicas, self.log_dirs, self.clock)
         self.followers = Replication(
             self.replicas,
             self.follower,
@@ -149,6 +154,7 @@ class BrokerService:
             cluster=self.follower,
             replicas=self.replicas,
             log_dirs=self.log_dirs,
+            moves=self.moves,
             sessions=Sessions(
                 settings["max.incremental.fetch.session.cache.slots"], SESSION_EVICTION_SECONDS, self.random
             ),
@@ -163,6 +169,8 @@ class BrokerService:
             settings["replica.lag.time.max.ms"] / 1000,
             lambda: self._epoch,
         )
+        self.failures = FailureReports(self.id, controller, self.clock, lambda: self._epoch)
+        self.replicas.rack_aware = settings["replica.selector.class"] == RACK_AWARE
         self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
         self.cleaning = Cleaning(
             self.log_dirs, self.housekeeping.high_watermarks, self.clock, _cleaning_limits(settings)
@@ -198,10 +206,11 @@ class BrokerService:
         )
         api = Api.of(self.broker, "headrace.broker.handlers")
         for address in self.settings.listeners:
-            listener = self._outside.listener(api, _listener_config(self.settings), self.wire, address.name)
+            listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
             bound = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
             self.kafka.append((address.name, bound))
+        self._take_rates(self.follower.image)
         self._registration = asyncio.create_task(self._keep_registered())
         await self._ready()
         for listener in self._listeners:
@@ -267,8 +276,11 @@ class BrokerService:
         return self._rpc.port if self._rpc else 0
 
     async def serve_until_lost(self) -> None:
-        """Returns never; raises when this broker must stop because another process took its id."""
-        await self._lost
+        """Returns never; raises when this broker must stop because another process took its id.
+
+        Whoever waits may give up waiting: that says nothing about the registration.
+        """
+        await asyncio.shield(self._lost)
 
     # --- while it runs
 
@@ -287,12 +299,23 @@ class BrokerService:
                     partition.log.update_config(self._log_configs.of(new, partition.topic))
                 except KafkaError as error:
                     log.error("%r keeps its settings: %s", partition, error)
+                self.replicas.update_throttled(partition, new)
+        self._take_rates(new)
+
+    def _take_rates(self, image: Image) -> None:
+        own = Brokers.of(self.settings, image.broker_configs, self.id)
+        rates = {e.key.name: int(e.value or 0) for e in describe_broker(own, (LEADER_RATE, FOLLOWER_RATE))}
+        self.replicas.throttle.set_rate(rates[LEADER_RATE])
+        self.followers.throttle.set_rate(rates[FOLLOWER_RATE])
 
     def _dir_failed(self, failed: LogDir) -> None:
-        for partition in self.replicas.partitions():
-            if partition.log.failure is not None:
-                self.followers.stop(partition)
-                self.replicas.wake(partition)
+        lost = [p for p in self.replicas.partitions() if p.log.failure is not None]
+        for partition in lost:
+            self.followers.stop(partition)
+            self.moves.give_up(partition)
+            self.replicas.wake(partition)
+        if self._epoch >= 0:
+            self.failures.report((p.topic_id, p.index) for p in lost)
 
     async def _allocate_producer_ids(self) -> Block:
         request = controller_pb.AllocateProducerIdsRequest(
@@ -340,6 +363,8 @@ class BrokerService:
         await self.cleaning.stop()
         await self.housekeeping.stop()
         await self.isr_keeper.stop()
+        await self.failures.stop()
+        await self.moves.stop()
         await self._abandon(clean=True)
 
     async def _hand_leaderships_away(self) -> None:
@@ -350,6 +375,9 @@ class BrokerService:
         )
         try:
             answer = await self.broker.controller.call(lambda c: c.ControlledShutdown, request, SHUTDOWN_CALL_SECONDS)
+            if answer.error.code:
+                raise KafkaError(ErrorCode(answer.error.code), answer.error.message)
+            log.info("broker %d stops: its leaderships are handed over", self.id)
             if answer.remaining:
                 log.info("%d partitions have no other replica in sync; they go offline", len(answer.remaining))
         except KafkaError as error:
@@ -411,19 +439,6 @@ def _fetcher_limits(settings: Settings) -> FetcherLimits:
         max_bytes=settings["replica.fetch.response.max.bytes"],
         partition_max_bytes=settings["replica.fetch.max.bytes"],
         backoff=settings["replica.fetch.backoff.ms"] / 1000,
-    )
-
-
-def _listener_config(settings: Settings) -> ListenerConfig:
-    return ListenerConfig(
-        max_connections=settings["max.connections"],
-        max_connections_per_ip=settings["max.connections.per.ip"],
-        socket_request_max_bytes=settings["socket.request.max.bytes"],
-        connections_max_idle_ms=settings["connections.max.idle.ms"],
-        queued_max_requests=settings["queued.max.requests"],
-        socket_send_buffer_bytes=settings["socket.send.buffer.bytes"],
-        socket_receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
-        socket_listen_backlog_size=settings["socket.listen.backlog.size"],
     )
 
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from headrace.rpc.metrics import escaped
 from headrace.storage.log import Log
-from headrace.wire.metrics import TIME_BUCKETS, WireMetrics
-from headrace.wire.protocol import ApiKey
+from headrace.wire.metrics import WireMetrics
+from headrace.wire.prometheus import request_families
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -69,7 +69,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         yield from self._topics()
-        yield from self._requests()
+        yield from request_families(self._wire)
         yield from self._replicas()
         counters = {
             "kafka_server_replicamanager_isrshrinks": (self._stats.isr_shrinks, "In-sync replicas that fell behind"),
@@ -94,29 +94,6 @@ class Collector:
                 family.add_metric([topic], getattr(stats, field))
             yield family
 
-    def _requests(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("kafka_network_requestmetrics_requests", "Requests answered", labels=["request"])
-        errors = CounterMetricFamily("kafka_network_requestmetrics_errors", "Requests refused", labels=["request"])
-        queued = CounterMetricFamily(
-            "kafka_network_requestmetrics_requestqueuetime_seconds", "Time before handling began", labels=["request"]
-        )
-        times = HistogramMetricFamily(
-            "kafka_network_requestmetrics_totaltime_seconds",
-            "From the last byte of a request to the first of its answer",
-            labels=["request"],
-        )
-        for key, api in list(self._wire.apis.items()):
-            label = [_request_name(key)]
-            requests.add_metric(label, api.requests)
-            errors.add_metric(label, api.errors)
-            queued.add_metric(label, api.queue_seconds)
-            total, buckets = 0, []
-            for bound, count in zip((*map(str, TIME_BUCKETS), "+Inf"), list(api.buckets), strict=True):
-                total += count
-                buckets.append((bound, float(total)))
-            times.add_metric(label, buckets, api.total_seconds)
-        yield from (requests, errors, queued, times)
-
     def _replicas(self) -> Iterator[Metric]:
         under = under_min = leaders = count = 0
         for partition in list(self._partitions()):
@@ -140,15 +117,6 @@ class Collector:
             lines.append(f"# HELP {name} {text}\n# TYPE {name} gauge\n")
             lines += [f"{name}{labels} {read(log)}\n" for labels, log in held]
         return "".join(lines)
-
-
-def _request_name(api_key: int) -> str:
-    """Kafka's name of an API: ListOffsets, not LIST_OFFSETS.
-
-    >>> _request_name(2)
-    'ListOffsets'
-    """
-    return "".join(word.capitalize() for word in ApiKey(api_key).name.split("_"))
 
 
 _TOPIC_COUNTERS = (

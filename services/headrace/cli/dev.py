@@ -29,7 +29,10 @@ from headrace.timing.idle import IdleSelector
 
 HOST = "127.0.0.1"
 METRICS_ABOVE = 312
-"""Broker i serves metrics at PORT + 312 + i: 9404 beside Kafka's 9092."""
+"""Broker i serves metrics at PORT + 312 + i: 9404 beside Kafka's 9092. The coordinators' ports follow."""
+
+_BROKERS_ONLY = frozenset({"listeners", "advertised.listeners", "log.dirs", "broker.rack"})
+"""Settings of --set that say where brokers are, and would be wrong for any other service."""
 
 READY_SECONDS = 60.0
 
@@ -83,6 +86,10 @@ class Plan:
                     },
                 )
             )
+        for i in range(spare):
+            metrics = self.port + METRICS_ABOVE + self.brokers + i
+            own = {"listeners": f"PLAINTEXT://{HOST}:0", "metrics.port": str(metrics)}
+            found.append(self._member("coordinator", i, own))
         return found
 
     def _metadata(self, i: int) -> str:
@@ -104,7 +111,8 @@ class Plan:
         }
         for override in self.overrides:
             name, _, value = override.partition("=")
-            settings[name.strip()] = value
+            if role == "broker" or name.strip() not in _BROKERS_ONLY:
+                settings[name.strip()] = value
         return Member(role, i), settings
 
 
@@ -266,8 +274,8 @@ class _Processes:
             )
 
     async def _stop(self, children: list[tuple[Member, asyncio.subprocess.Process]]) -> None:
-        """Brokers first, so that they can hand over; then those they need for it."""
-        for role in ("broker", "coordinator", "controller", "metadata"):
+        """Those that need others first, so that they can hand over; then the others."""
+        for role in ("coordinator", "broker", "controller", "metadata"):
             ending = [child for member, child in children if member.role == role and child.returncode is None]
             for child in ending:
                 child.terminate()
@@ -378,6 +386,9 @@ def _is_ours(pid: int, role: str) -> bool:
 def _check_ports(plan: Plan) -> None:
     wanted = {plan.port + i: f"broker {i}" for i in range(plan.brokers)}
     wanted |= {plan.port + METRICS_ABOVE + i: f"broker {i}'s metrics" for i in range(plan.brokers)}
+    coordinators = [member for member, _ in plan.members() if member.role == "coordinator"]
+    first = plan.port + METRICS_ABOVE + plan.brokers
+    wanted |= {first + member.id: f"coordinator {member.id}'s metrics" for member in coordinators}
     wanted[int(plan.bootstrap.rsplit(":", 1)[1])] = "the metadata service"
     for port, owner in sorted(wanted.items()):
         with socket.socket() as probe:

@@ -98,6 +98,15 @@ def controller(config: ConfigFile = None, overrides: Overrides = None, ready_fil
 
 
 @app.command()
+def coordinator(config: ConfigFile = None, overrides: Overrides = None, ready_file: ReadyFile = None) -> None:
+    """Run one group coordinator. Several share the consumer groups; when one goes, the others take its share.
+
+    Example: headrace coordinator --set node.id=0 --set listeners=PLAINTEXT://127.0.0.1:9096
+    """
+    _service("coordinator", config, overrides, ready_file)
+
+
+@app.command()
 def metadata(config: ConfigFile = None, overrides: Overrides = None, ready_file: ReadyFile = None) -> None:
     """Run one replica of the metadata service.
 

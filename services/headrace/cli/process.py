@@ -90,6 +90,23 @@ async def controller(settings: Settings, idle: IdleSelector) -> AsyncIterator[Ru
 
 
 @asynccontextmanager
+async def coordinator(settings: Settings, idle: IdleSelector) -> AsyncIterator[Running]:
+    from headrace.coordinator.server import CoordinatorService
+
+    async with _registry(settings) as registry:
+        service = CoordinatorService(settings, registry)
+        await service.start()
+        host = settings.advertised_grpc.host
+        lost = asyncio.ensure_future(service.serve_until_lost())
+        metrics = f"{host}:{service.metrics_port}" if service.metrics_port else ""
+        try:
+            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, metrics)
+        finally:
+            lost.cancel()
+            await service.stop()
+
+
+@asynccontextmanager
 async def metadata(settings: Settings, idle: IdleSelector) -> AsyncIterator[Running]:
     from headrace.metadata import server as metadata_server
 
@@ -104,7 +121,12 @@ async def metadata(settings: Settings, idle: IdleSelector) -> AsyncIterator[Runn
             await service.stop()
 
 
-SERVICES: dict[str, Service] = {"broker": broker, "controller": controller, "metadata": metadata}
+SERVICES: dict[str, Service] = {
+    "broker": broker,
+    "controller": controller,
+    "coordinator": coordinator,
+    "metadata": metadata,
+}
 
 
 @asynccontextmanager

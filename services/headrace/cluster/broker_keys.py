@@ -216,7 +216,7 @@ _LOGS = (
 
 _GROUPS = (
     _int("offsets.topic.num.partitions", 50, "Partitions of the offsets topic; not to be changed later."),
-    _int("offsets.topic.replication.factor", 3, "Replicas of the offsets topic; fewer brokers give fewer."),
+    _int("offsets.topic.replication.factor", 3, "Replicas of the offsets topic; it waits for so many brokers."),
     _int("offsets.topic.segment.bytes", 104_857_600, "Segment size of the offsets topic."),
     _int(
         "offsets.topic.compression.codec",
@@ -245,6 +245,15 @@ _GROUPS = (
     _int("group.consumer.max.session.timeout.ms", 60_000, "The longest session, consumer protocol."),
     _int("group.consumer.max.size", MAX_INT, "Members of one group, consumer protocol."),
     _list("group.consumer.assignors", ("uniform", "range"), "Assignors, the default first.", "uniform", "range"),
+    _text(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Which conversions between the protocols happen by themselves.",
+        "disabled",
+        "downgrade",
+        "upgrade",
+        "bidirectional",
+    ),
     _int("transactional.id.expiration.ms", 604_800_000, "How long an unused transactional id is remembered."),
     _int("transaction.max.timeout.ms", 900_000, "The longest transaction a producer may ask for."),
     _int("transaction.state.log.num.partitions", 50, "Partitions of the transactions topic; not to be changed later."),

@@ -8,6 +8,7 @@ the broker's epoch, and an old one is refused.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from headrace.cluster.configs import Settings
 from headrace.cluster.protos import topic_to_proto
 from headrace.controller import configs, isr, leaders, reassignment, topics
 from headrace.controller.controller import Controller, Limits
+from headrace.controller.drain import drain
 from headrace.controller.peers import GrpcPeers, Peers
 from headrace.controller.plan import Plan, View
 from headrace.controller.topics import TopicRules
@@ -122,6 +124,26 @@ class Servicer(controller_pb2_grpc.ControllerServicer):
     ) -> cpb.ListPartitionReassignmentsResponse:
         view = await (await self._controller.reign()).current()
         return _signed(request, reassignment.under_way(view, request))
+
+    async def DrainBroker(self, request: cpb.DrainBrokerRequest, context: Context) -> cpb.DrainBrokerResponse:
+        reign = await self._controller.reign()
+        return _signed(request, await reign.change(lambda view: drain(view, request)))
+
+    async def ReportFailedReplicas(
+        self, request: cpb.ReportFailedReplicasRequest, context: Context
+    ) -> cpb.ReportFailedReplicasResponse:
+        reign = await self._controller.reign()
+        response = cpb.ReportFailedReplicasResponse()
+        try:
+            isr.check_broker(await reign.current(), request.broker_id, request.broker_epoch)
+        except KafkaError as refused:
+            if refused.code is ErrorCode.NOT_CONTROLLER:
+                raise
+            response.error.CopyFrom(error_message(refused))
+            return _signed(request, response)
+        failed = [(uuid.UUID(bytes=p.topic_id), p.partition) for p in request.partitions]
+        reign.replicas_failed(request.broker_id, request.broker_epoch, failed)
+        return _signed(request, response)
 
     async def AlterPartition(self, request: cpb.AlterPartitionRequest, context: Context) -> cpb.AlterPartitionResponse:
         reign = await self._controller.reign()

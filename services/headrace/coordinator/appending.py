@@ -180,7 +180,7 @@ class Sender:
         self.requests = 0
 
     def ready(self, writer: PartitionWriter) -> None:
-        """`writer` has something to send; it goes at the end of this turn of the loop, with all that comes till then."""
+        """`writer` has something to send; it goes at the end of this turn of the loop."""
         self._ready[writer] = None
         if not self._planned:
             self._planned = True

@@ -8,8 +8,9 @@ it, a topic that is missing is a topic that was deleted.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ from headrace.coordinator.migration import can_upgrade, downgrade, should_downgr
 from headrace.coordinator.offsets import Offsets
 from headrace.coordinator.records import State, classic_record
 from headrace.coordinator.topics import Topics
-from headrace.coordinator.values import LEAVE_GROUP_STATIC_EPOCH
+from headrace.coordinator.values import LEAVE_GROUP_STATIC_EPOCH, CommittedOffset
 from headrace.errors import ErrorCode, KafkaError
 
 Group = ClassicGroup | ConsumerGroup
@@ -400,6 +401,10 @@ class Shard:
     def gauges(self) -> dict[tuple[str, str], int]:
         """How many groups there are, by type and state."""
         return dict(Counter((group.type, str(group.state)) for group in self._groups.values()))
+
+    def committed(self) -> Mapping[str, Mapping[uuid.UUID, Mapping[int, CommittedOffset]]]:
+        """Every stored offset, by group, topic and partition. It is the shard's own: read it, and do not keep it."""
+        return self._offsets.by_group
 
     def offsets_count(self) -> int:
         return sum(len(offsets) for topics in self._offsets.by_group.values() for offsets in topics.values())

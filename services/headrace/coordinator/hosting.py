@@ -126,8 +126,7 @@ class Hosting:
             self._run(self.shard.timer(key, self._clock.now()))
 
     def topics_changed(self, topics: Topics) -> None:
-        if self.serving:
-            self._run(self.shard.metadata_changed(topics, self._clock.now()))
+        self._run(self.shard.metadata_changed(topics, self._clock.now()))
 
     def expire_offsets(self) -> None:
         if self.serving:

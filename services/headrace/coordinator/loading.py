@@ -80,7 +80,7 @@ class Loader:
         except grpc.aio.AioRpcError as status:
             raise kafka_error_of(status) from None
         for part in response.partitions:
-            if part.error.code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset > offset:
+            if part.error.code == common_pb2.OFFSET_OUT_OF_RANGE and part.log_start_offset > offset:
                 return b"", part.log_start_offset
             if part.error.code:
                 raise KafkaError(ErrorCode(part.error.code), part.error.message)

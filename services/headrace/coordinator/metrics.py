@@ -21,3 +21,7 @@ class Metrics:
     offset_commits: int = 0
     offset_expirations: int = 0
     offset_deletions: int = 0
+
+    def add(self, other: Metrics) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))

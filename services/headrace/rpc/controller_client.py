@@ -1,8 +1,8 @@
 """Calls to the active controller, wherever it is by now.
 
-Brokers forward what changes the cluster, coordinators create their topic. The controller may be moving at that moment, so a call is repeated with a
-back-off while the answer is "not me" or nobody answers, until the caller's own time is up. Every such call is safe to
-repeat: creating what exists and deleting what is gone are answered as such.
+Brokers forward what changes the cluster, coordinators create their topic. The controller may be moving at that moment,
+so a call is repeated with a back-off while the answer is "not me" or nobody answers, until the caller's own time is up.
+Every such call is safe to repeat: creating what exists and deleting what is gone are answered as such.
 """
 
 from __future__ import annotations

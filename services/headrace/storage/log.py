@@ -103,6 +103,18 @@ class Log(Fallible):
         return sum(segment.size for segment in self.segments)
 
     @property
+    def truncations(self) -> int:
+        """How often it was cut: who copies it has to begin anew then."""
+        return self._truncations
+
+    def inherit(self, other: Log) -> None:
+        """Take over from a log with the same records what batches alone do not tell."""
+        for epoch, start in other.epochs.entries():
+            self.epochs.assign(epoch, start)
+        self.producers = other.producers
+        self.log_start_offset = max(self.log_start_offset, other.log_start_offset)
+
+    @property
     def latest_epoch(self) -> int:
         return self.epochs.latest
 

@@ -122,6 +122,7 @@ class LogDirs:
                 self._load_dir(log_dir)
             except OSError as error:
                 self.fail(log_dir, error)
+        self._settle_futures()
         if not any(log_dir.online for log_dir in self.dirs):
             reasons = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in self.dirs)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log dir can be used: {reasons}")
@@ -303,6 +304,82 @@ class LogDirs:
         self.topic_ids.pop(key, None)
         self.high_watermarks.pop(key, None)
         self._doomed.append((now_ms + log.config.file_delete_delay_ms, log_dir, gone))
+
+    # -- moves between dirs --------------------------------------------------------------------------------------
+
+    def begin_move(self, topic: str, partition: int, target: LogDir) -> Log:
+        """An empty future log in another dir, from the current one's start on. Copy into it, then `finish_move`."""
+        current = self.logs[topic, partition]
+        unique = uuid.UUID(int=self._random.getrandbits(128)).hex
+        name = f"{topic[: 255 - len(FUTURE) - 34 - len(str(partition))]}-{partition}.{unique}{FUTURE}"
+        folder = os.path.join(target.path, name)
+        try:
+            future = open_log(self.files, folder, current.config, Known(log_start_offset=current.log_start_offset))
+            topic_id = self.topic_ids.get((topic, partition))
+            if topic_id is not None:
+                path = os.path.join(folder, partition_metadata.FILE_NAME)
+                partition_metadata.write_topic_id(self.files, path, topic_id).sync()
+        except OSError as error:
+            self.fail(target, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
+        future.on_failure = lambda error: self.fail(target, error)
+        return future
+
+    def finish_move(self, topic: str, partition: int, future: Log, target: LogDir, now_ms: int) -> Log:
+        """Put a future log that holds everything in the place of the current one; returns it as it is served now.
+
+        The future log is complete and durable before the current folder loses its name. A crash in between leaves only
+        the future one, and the next start takes that.
+        """
+        key = (topic, partition)
+        current, topic_id = self.logs[key], self.topic_ids.get(key)
+        mark = self.high_watermarks.get(key)
+        future.inherit(current)
+        end, start = future.log_end_offset, future.log_start_offset
+        future.close()
+        self.files.sync_dir(target.path)
+        self.delete(topic, partition, now_ms)
+        folder = os.path.join(target.path, f"{topic}-{partition}")
+        try:
+            self.files.rename(future.folder, folder)
+            self.files.sync_dir(target.path)
+            log = open_log(self.files, folder, current.config, Known(end, start, True), self._random.random())
+        except OSError as error:
+            self.fail(target, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
+        self._add(target, key, log, topic_id)
+        if mark is not None:
+            self.high_watermarks[key] = mark
+        return log
+
+    def abandon_move(self, future: Log) -> None:
+        """Give a future log up, and its files."""
+        future.release()
+        target = next(d for d in self.dirs if d.path == os.path.dirname(future.folder))
+        if target.online:
+            try:
+                self.files.remove_tree(future.folder)
+            except OSError as error:
+                self.fail(target, error)
+
+    def _settle_futures(self) -> None:
+        """After a crash: a future log is of use only if its partition has no other. Nothing goes while a dir is off."""
+        if not all(log_dir.online for log_dir in self.dirs):
+            return
+        for log_dir in self.dirs:
+            for name in list(self.files.scan(log_dir.path)):
+                key = parse_folder(name.rpartition(".")[0]) if name.endswith(FUTURE) else None
+                if key is None:
+                    continue
+                folder = os.path.join(log_dir.path, name)
+                if key in self.logs or self._lost_in(key) is not None:
+                    self.files.remove_tree(folder)
+                    continue
+                _logger.warning("%s takes the place of the log whose move it was", folder)
+                settled = os.path.join(log_dir.path, f"{key[0]}-{key[1]}")
+                self.files.rename(folder, settled)
+                self.files.sync_dir(log_dir.path)
+                self._open(log_dir, key, settled, Known())
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the folders of deleted partitions whose delay is over."""

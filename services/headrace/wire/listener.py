@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.cluster.settings import Settings
 from headrace.wire.api import Api
 from headrace.wire.connection import Connection
 from headrace.wire.frames import SCRATCH_BYTES, FrameMemory
@@ -51,6 +52,20 @@ class ListenerConfig:
     read_ahead_threads: int = 4
     accept_retry_ms: int = 500
     """The pause after the process ran out of file descriptors."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> ListenerConfig:
+        """What a process was started with."""
+        return cls(
+            max_connections=settings["max.connections"],
+            max_connections_per_ip=settings["max.connections.per.ip"],
+            socket_request_max_bytes=settings["socket.request.max.bytes"],
+            connections_max_idle_ms=settings["connections.max.idle.ms"],
+            queued_max_requests=settings["queued.max.requests"],
+            socket_send_buffer_bytes=settings["socket.send.buffer.bytes"],
+            socket_receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
+            socket_listen_backlog_size=settings["socket.listen.backlog.size"],
+        )
 
 
 class Listener:

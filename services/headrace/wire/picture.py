@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from headrace.cluster.coordination import coordinator_of
-from headrace.cluster.image import NO_LEADER, Image, Partition, Topic
+from headrace.cluster.image import NO_LEADER, Image, Node, Partition, Topic
 from headrace.cluster.topics import check_name
 from headrace.errors import ErrorCode, KafkaError
 
@@ -14,7 +14,8 @@ NO_OPERATIONS = -(2**31)
 """What Kafka sends where authorized operations were not asked for."""
 
 FIRST_COORDINATOR_NODE = 1_000_000
-"""Clients keep brokers and coordinators in one table by node id: coordinators are shown with ids no broker has."""
+"""Coordinators are nodes of Metadata too, with ids that no broker has. A client keeps only nodes that are in there:
+librdkafka drops a coordinator that is not, and Java's admin client never finds it."""
 
 GROUP = 0
 """The key type of a consumer group in FindCoordinator."""
@@ -34,9 +35,8 @@ def metadata(image: Image, wanted: Any, answering: int) -> dict[str, Any]:
     return {
         "throttle_time": 0,
         "brokers": [
-            {"node_id": n.id, "host": n.kafka.host, "port": n.kafka.port, "rack": n.rack or None}
-            for n in image.brokers.values()
-            if n.kafka is not None
+            *(_node(node.id, node) for node in image.brokers.values() if node.kafka is not None),
+            *(_node(coordinator_node(node.id), node) for node in image.coordinators.values() if node.kafka is not None),
         ],
         "cluster_id": image.cluster_id,
         "controller_id": answering,
@@ -44,6 +44,11 @@ def metadata(image: Image, wanted: Any, answering: int) -> dict[str, Any]:
         "cluster_authorized_operations": NO_OPERATIONS,
         "error_code": ErrorCode.NONE,
     }
+
+
+def _node(node_id: int, node: Node) -> dict[str, Any]:
+    assert node.kafka is not None
+    return {"node_id": node_id, "host": node.kafka.host, "port": node.kafka.port, "rack": node.rack or None}
 
 
 def find_coordinators(image: Image, version: int, request: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Metadata: brokers, topics and leaders, from this broker's picture of the cluster.
 
-Versions 0 to 13. Any broker answers for the whole cluster. The controller named is the broker that answers: it forwards
+Versions 0 to 13. Any broker answers for the whole cluster. Coordinators are among the nodes, as 1000000 and up: clients
+keep only nodes that are named here. The controller named is the broker that answers: it forwards
 what changes the cluster, so that clients need not reach the controller. A topic that is not there is created when
 `auto.create.topics.enable` and the request allow it, and the answer waits until it can be used.
 """

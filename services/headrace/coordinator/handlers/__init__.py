@@ -1,0 +1,1 @@
+"""The coordinator's handlers of Kafka's protocol, one module an API."""
