@@ -9,12 +9,12 @@ from random import Random
 from typing import Any
 
 import grpc
+from headrace.broker.controller_client import ControllerClient
 from tests.sim.checker import Checker, Sent
 from tests.sim.loop import Process
 from tests.sim.wire import SimWireClient
 from tests.sim.world import SimClock, World
 
-from headrace.broker.controller_client import ControllerClient
 from headrace.cluster.image import NO_LEADER, Node, Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches
@@ -383,9 +383,7 @@ class Admin(Client):
         value = self.chance.choice(values)
         alteration = cpb.AlterConfigsRequest.Alteration(
             resource=pb.ConfigResource(type=pb.CONFIG_RESOURCE_TOPIC, name=topic),
-            operations=[
-                cpb.AlterConfigsRequest.Operation(name=name, kind=cpb.AlterConfigsRequest.SET, value=value)
-            ],
+            operations=[cpb.AlterConfigsRequest.Operation(name=name, kind=cpb.AlterConfigsRequest.SET, value=value)],
         )
         request = cpb.AlterConfigsRequest(header=self.header(), alterations=[alteration])
         await self.controller.call(lambda c: c.AlterConfigs, request, 8.0)
