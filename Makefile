@@ -38,7 +38,7 @@ format: $(STAMP) ## Format the code and fix what lint can fix
 	@$(BIN)/ruff format .
 
 docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
-	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers > COMPATIBILITY.md
+	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers headrace.coordinator.handlers > COMPATIBILITY.md
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
 	@$(BIN)/python bench/log.py
