@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit integration format docs bench-log clean
+.PHONY: help setup up test lint unit integration bounce format docs bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ unit: $(STAMP) ## Run the unit tests
 
 integration: $(STAMP) ## Run the tests with real processes, a real etcd and real clients
 	@tests/run integration
+
+bounce: $(STAMP) ## Stop, kill and pause leaders, followers and controllers five times (ten minutes)
+	@HEADRACE_BOUNCES=5 HEADRACE_PAUSE=20 $(BIN)/python -m pytest tests/integration/test_failover.py -s
 
 format: $(STAMP) ## Format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix . || true

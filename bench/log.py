@@ -52,7 +52,7 @@ def one_batch(timestamp: int = NOW, size: int = BATCH_BYTES) -> bytearray:
 
 def append_speed(folder: str, scale: float) -> Row:
     """Rounds of a MiB each, by turns, and the CPU time they take: other processes on the machine hurt both alike."""
-    rounds, count = max(20, int(400 * scale)), 64
+    rounds, count = max(40, int(200 * scale)), 64
     data = memoryview(one_batch())
     plain = os.open(os.path.join(folder, "plain"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     path = os.path.join(folder, "append-0")
@@ -71,7 +71,7 @@ def append_speed(folder: str, scale: float) -> Row:
     log.release()
     shutil.rmtree(path)
     size = count * len(data) / 1e6
-    fast, ours = size / quartile(written), size / quartile(appended)
+    fast, ours = size / tenth(written), size / tenth(appended)
     return Row(
         f"append of 16 KiB batches, CRC and index: {ours:,.0f} MB a CPU second; plain os.write {fast:,.0f}",
         ">= 0.5",
@@ -80,8 +80,9 @@ def append_speed(folder: str, scale: float) -> Row:
     )
 
 
-def quartile(times: list[float]) -> float:
-    return sorted(times)[len(times) // 4]
+def tenth(times: list[float]) -> float:
+    """The time that one round in ten is faster than: what the machine does when nobody else disturbs it."""
+    return sorted(times)[len(times) // 10]
 
 
 def clean_open(folder: str, scale: float) -> Row:
@@ -146,12 +147,12 @@ def recovery_speed(folder: str, scale: float) -> Row:
     )
 
 
-def lookups(folder: str, scale: float) -> Row:
+def lookups(folder: str, _scale: float) -> Row:
     """A log of ten segments of 1 GiB, of which only the headers and indexes are real, the rest are holes."""
     config = LogConfig.of()
     path = os.path.join(folder, "lookup-0")
     os.makedirs(path)
-    spacing = max(int(BATCH_BYTES / max(scale, 1e-3)), BATCH_BYTES)
+    spacing = 256 * 1024
     end = 0
     for _ in range(10):
         end = sparse_segment(path, end, spacing, config)
@@ -238,11 +239,12 @@ def many_partitions(folder: str, scale: float) -> Row:
         dirs.load()
         return dirs
 
-    dirs = open_dirs()
     for number in range(partitions):
-        log = dirs.create(f"topic-{number // 100}", number % 100)
+        log = open_log(OsFiles(), os.path.join(path, f"topic-{number // 100}-{number % 100}"), config)
         for _ in range(4):
             log.append_as_leader(memoryview(bytearray(batch)), 0, NOW)
+        log.release()
+    dirs = open_dirs()
     used = resident() - before
     begin = time.perf_counter()
     for log in dirs.logs.values():

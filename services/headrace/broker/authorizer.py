@@ -18,11 +18,18 @@ class Operation(StrEnum):
 
 
 class Authorizer(Protocol):
+    @property
+    def unrestricted(self) -> bool:
+        """Whether it allows everything, so that the hot path need not ask."""
+        ...
+
     def allows(self, principal: str, operation: Operation, topic: str) -> bool: ...
 
 
 class AllowAll:
     """No access control: whoever reaches the port may use it."""
+
+    unrestricted = True
 
     def allows(self, principal: str, operation: Operation, topic: str) -> bool:
         return True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker.authorizer import Authorizer
 from headrace.broker.fetch_session import Sessions
+from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.cluster.configs import Brokers, Entry, Settings, describe_topic, topic_values
@@ -30,6 +31,7 @@ class Broker:
     cluster: HasImage
     replicas: ReplicaManager
     log_dirs: LogDirs
+    moves: LogDirMoves
     sessions: Sessions
     controller: ControllerClient
     producer_ids: ProducerIds
@@ -58,6 +60,26 @@ class Broker:
 
     def count_read(self, topic: str | uuid.UUID, size: int) -> None:
         self.replicas.stats.topic(self.topic_name(topic)).bytes_out += size
+
+
+class LogConfigs:
+    """What the logs of each topic on this broker are run with, worked out once for as long as it holds."""
+
+    def __init__(self, settings: Settings, broker_id: int) -> None:
+        self._settings = settings
+        self._broker_id = broker_id
+        self._known: dict[str, tuple[Mapping[str, str], object, LogConfig]] = {}
+
+    def of(self, image: Image, topic: str) -> LogConfig:
+        given, brokers = image.topic_config(topic), image.broker_configs
+        known = self._known.get(topic)
+        if known is not None and known[0] == given and known[1] is brokers:
+            return known[2]
+        config = log_config(image, self._settings, self._broker_id, topic)
+        self._known[topic] = (given, brokers, config)
+        if len(self._known) > 2 * len(image.topics) + 64:
+            self._known = {name: entry for name, entry in self._known.items() if name in image.topics}
+        return config
 
 
 def log_config(image: Image, settings: Settings, broker_id: int, topic: str) -> LogConfig:

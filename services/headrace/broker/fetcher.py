@@ -21,6 +21,8 @@ from headrace.wire.fetch_client import FetchResponse
 log = logging.getLogger(__name__)
 
 FULL, NO_SESSION = 0, 0
+LONGEST_PAUSE = 1.0
+"""Seconds after which a throttled partition is looked at again, for the rate can change."""
 FIRST_RETRY = 0.02
 """Seconds before a refused partition is first asked for again; a leader that was just elected has not heard of it."""
 _SESSION_LOST = (
@@ -129,7 +131,7 @@ class Fetcher:
     def _hold_throttled(self, now: float) -> None:
         """Leaves partitions that still catch up out of the request while they have used up their rate."""
         if self._throttle.exceeded(now):
-            until = now + min(self._throttle.wait(now), self._limits.backoff)
+            until = now + min(self._throttle.wait(now), LONGEST_PAUSE)
             for key, partition in self._partitions.items():
                 if partition.follower_throttled and not partition.in_sync:
                     self._delayed[key] = until

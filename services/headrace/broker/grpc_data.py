@@ -218,13 +218,25 @@ class DataService(broker_pb2_grpc.BrokerServicer):
                     topic=replica.topic, topic_id=replica.topic_id.bytes, partition=replica.partition
                 )
                 if not wanted or _key(key) in wanted or (replica.topic, replica.partition) in wanted:
-                    entry.replicas.add(partition=key, size=replica.size, offset_lag=replica.offset_lag)
+                    entry.replicas.add(
+                        partition=key,
+                        size=replica.size,
+                        offset_lag=replica.offset_lag,
+                        is_future=replica.is_future,
+                    )
         return response
 
     async def AlterReplicaLogDirs(
         self, request: pb.AlterReplicaLogDirsRequest, context: Any
     ) -> pb.AlterReplicaLogDirsResponse:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "replicas cannot be moved between log directories yet")
+        response = pb.AlterReplicaLogDirsResponse(header=response_header(request))
+        for wanted in request.moves:
+            answer = response.results.add(partition=wanted.partition)
+            try:
+                self._broker.moves.move(self._broker.replicas.get(*_key(wanted.partition)), wanted.path)
+            except KafkaError as error:
+                answer.error.CopyFrom(error_message(error))
+        return response
 
     # --- what all of them need
 

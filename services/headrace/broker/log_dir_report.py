@@ -18,6 +18,8 @@ class ReplicaReport(NamedTuple):
     partition: int
     size: int
     offset_lag: int
+    is_future: bool = False
+    """It is a copy on its way into this directory."""
 
 
 class LogDirReport(NamedTuple):
@@ -36,6 +38,11 @@ def log_dir_report(broker: Broker) -> list[LogDirReport]:
         lag = max(0, p.high_watermark - p.log.log_end_offset)
         report = ReplicaReport(p.topic, p.topic_id, p.index, p.log.size, lag)
         held.setdefault(os.path.dirname(p.log.folder), []).append(report)
+        future = broker.moves.future_of(p)
+        if future is not None:
+            lag = max(0, p.log.log_end_offset - future.log_end_offset)
+            copy = ReplicaReport(p.topic, p.topic_id, p.index, future.size, lag, True)
+            held.setdefault(os.path.dirname(future.folder), []).append(copy)
     reports = []
     for log_dir in broker.log_dirs.dirs:
         error = None if log_dir.online else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, log_dir.failure or "")

@@ -138,6 +138,8 @@ class Partition:
         info = self.log.append_as_leader(records, self.leader_epoch, now_ms)
         if not progress.followers:
             self.high_watermark = self.log.log_end_offset
+        elif len(progress.isr) == 1:
+            self.advance()  # nobody else has to fetch it first
         return info
 
     def acknowledged(self, required: int) -> KafkaError | bool:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from headrace.broker import throttle
 from headrace.broker.fetch_session import Key, Wanted
 from headrace.broker.owners import check_owner
 from headrace.broker.partition import CONSUMER, EpochEnd, Partition
@@ -105,7 +106,7 @@ class DelayedProduce(DelayedOperation):
 class DelayedFetch(DelayedOperation):
     """A reader that waits until enough bytes are there."""
 
-    __slots__ = ("_limits", "_manager", "_reply", "_wanted")
+    __slots__ = ("_limits", "_looked", "_manager", "_reply", "_wanted")
 
     def __init__(
         self, manager: ReplicaManager, limits: FetchLimits, wanted: Mapping[Key, Wanted], reply: FetchReply
@@ -115,8 +116,12 @@ class DelayedFetch(DelayedOperation):
         self._limits = limits
         self._wanted = wanted
         self._reply = reply
+        self._looked = False
 
     def try_complete(self) -> bool:
+        if not self._looked:
+            self._looked = True  # it waits because everything was read a moment ago
+            return False
         return self._manager.enough(self._limits, self._wanted)
 
     def on_complete(self) -> None:
@@ -149,12 +154,16 @@ class ReplicaManager:
         self._image = image
         self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
         self._moved: dict[Partition, None] = {}
+        self._moving: Partition | None = None
+        """Whose waiters are being looked at."""
         self._call_later = call_later or (lambda _, callback: call_soon(callback))
         self._unannounced: dict[Partition, None] = {}
         self.throttle = Throttle()
         """What this broker's leaders may send to replicas that catch up."""
         self.rack_aware = False
         """Whether consumers are sent to a replica in their rack, and followers serve them (KIP-392)."""
+        self.on_removed: Callable[[Partition], None] | None = None
+        """Told before a partition leaves this broker."""
         self.on_caught_up: Callable[[Partition, int], None] | None = None
         """Told when a follower outside the in-sync set has come far enough to join it."""
 
@@ -163,9 +172,18 @@ class ReplicaManager:
     def add(self, partition: Partition) -> None:
         self._partitions[partition.topic, partition.index] = partition
         self._partitions[partition.topic_id, partition.index] = partition
+        self.update_throttled(partition, self._image())
+
+    def update_throttled(self, partition: Partition, image: Image) -> None:
+        """Takes from the topic's settings whether this replica is throttled."""
+        values, index = image.topic_config(partition.topic), partition.index
+        partition.leader_throttled = throttle.names(values, throttle.LEADER, index, self.broker_id)
+        partition.follower_throttled = throttle.names(values, throttle.FOLLOWER, index, self.broker_id)
 
     def remove(self, partition: Partition) -> None:
         """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
+        if self.on_removed is not None:
+            self.on_removed(partition)
         self._partitions.pop((partition.topic, partition.index), None)
         self._partitions.pop((partition.topic_id, partition.index), None)
         partition.progress = None
@@ -284,11 +302,24 @@ class ReplicaManager:
             elif found.size:
                 some = True
                 left = max(0, left - found.size)
+            elif limits.replica_id >= 0 and self._mark_is_news(self._partitions[key], want):
+                settled = True
             results.append(found)
         return results, settled or (some and limits.max_bytes - left >= limits.min_bytes) or limits.min_bytes <= 0
 
+    def _mark_is_news(self, partition: Partition, want: Wanted) -> bool:
+        """Whether a follower should hear of a new high watermark now."""
+        return min(partition.announced, want.offset) > want.high_watermark
+
     def enough(self, limits: FetchLimits, wanted: Mapping[Key, Wanted]) -> bool:
-        """Whether a reader that waits would get what it waits for, or an error."""
+        """Whether a reader that waits would get what it waits for, or an error.
+
+        Most wait for a single byte: then only the partition that has just moved can have changed the answer.
+        """
+        moved = self._moving
+        if moved is not None and limits.min_bytes <= 1:
+            names: tuple[Key, Key] = ((moved.topic_id, moved.index), (moved.topic, moved.index))
+            wanted = {name: wanted[name] for name in names if name in wanted} or wanted
         total, replica = 0, limits.replica_id >= 0
         by_followers = self.rack_aware and not replica
         for key, want in wanted.items():
@@ -300,7 +331,7 @@ class ReplicaManager:
             log_end = partition.log.log_end_offset
             if want.offset > log_end or partition.log.failure is not None:
                 return True
-            if replica and min(partition.announced, want.offset) > want.high_watermark:
+            if replica and self._mark_is_news(partition, want):
                 return True
             end = log_end if replica else partition.high_watermark
             if want.offset >= end or (replica and self._throttled(partition, limits.replica_id)):
@@ -381,7 +412,14 @@ class ReplicaManager:
         moved, self._unannounced = self._unannounced, {}
         for partition in moved:
             partition.announced = partition.high_watermark
+            self._look_at_fetches(partition)
+
+    def _look_at_fetches(self, partition: Partition) -> None:
+        self._moving = partition
+        try:
             self.fetches.check(partition)
+        finally:
+            self._moving = None
 
     def wake(self, partition: Partition) -> None:
         """Something moved in this partition: look at its waiters when this turn of the loop is done."""
@@ -393,4 +431,4 @@ class ReplicaManager:
         moved, self._moved = self._moved, {}
         for partition in moved:
             self.produces.check(partition)
-            self.fetches.check(partition)
+            self._look_at_fetches(partition)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
@@ -27,6 +27,22 @@ from headrace.wire.protocol import ApiKey
 log = logging.getLogger(__name__)
 
 
+class LeaderConnection(Protocol):
+    """What a follower needs of its connection to a leader: `Client` has it."""
+
+    def send(self, api_key: int, version: int, body: list[bytes]) -> asyncio.Future[memoryview]: ...
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[str, int, str, float], Awaitable[LeaderConnection]]
+"""Opens a connection to host and port, with a client id and a timeout in seconds."""
+
+
+async def connect_client(host: str, port: int, client_id: str, timeout: float) -> LeaderConnection:
+    return await Client.connect(host, port, client_id=client_id, connect_timeout=timeout, request_timeout=timeout)
+
+
 class Replication:
     """Follows whoever leads, for every partition that this broker does not lead itself."""
 
@@ -38,7 +54,9 @@ class Replication:
         limits: FetcherLimits,
         broker_epoch: Callable[[], int],
         socket_timeout: float,
+        connect: Connect = connect_client,
     ) -> None:
+        self.connect = connect
         self._replicas = replicas
         self._cluster = cluster
         self._clock = clock
@@ -121,6 +139,8 @@ class LeaderLoop:
             if not len(self._fetcher):
                 self._changed.clear()
                 await self._changed.wait()
+            # What was added up to here is part of this attempt; only what comes later cuts a pause short.
+            self._changed.clear()
             try:
                 await self._follow()
             except (OSError, KafkaError, TimeoutError) as error:
@@ -134,9 +154,7 @@ class LeaderLoop:
             await self._pause(self._replication.backoff)
             return
         timeout = self._replication.socket_timeout
-        client = await Client.connect(
-            *address, client_id=self._replication.client_id, connect_timeout=timeout, request_timeout=timeout
-        )
+        client = await self._replication.connect(*address, self._replication.client_id, timeout)
         self._fetcher.reset_session()
         clock = self._replication.clock
         try:
@@ -154,7 +172,7 @@ class LeaderLoop:
         finally:
             client.close()
 
-    async def _ask(self, client: Client, body: bytes) -> memoryview | None:
+    async def _ask(self, client: LeaderConnection, body: bytes) -> memoryview | None:
         """The answer; None when a partition was added meanwhile, and the connection is of no more use."""
         answer = client.send(ApiKey.FETCH, HIGHEST, [body])
         changed = asyncio.ensure_future(self._changed.wait())

@@ -9,41 +9,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from headrace.broker.authorizer import AllowAll
-from headrace.broker.broker import Broker, log_config
+from headrace.broker.broker import Broker, LogConfigs
 from headrace.broker.cleaning import Cleaning, CleaningLimits
 from headrace.broker.control import ReplicaControl
+from headrace.broker.failure_reports import FailureReports
 from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import FetcherLimits
 from headrace.broker.grpc_control import ControlService
 from headrace.broker.grpc_data import DataService
 from headrace.broker.housekeeping import Housekeeping, Intervals
 from headrace.broker.isr_keeper import IsrKeeper
+from headrace.broker.log_dir_moves import LogDirMoves
 from headrace.broker.producer_ids import Block, ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.replication import Replication
+from headrace.broker.replication import Connect, Replication, connect_client
 from headrace.broker.stats import Collector, Stats
-from headrace.cluster.configs import Settings
+from headrace.broker.throttle import FOLLOWER_RATE, LEADER_RATE
+from headrace.cluster.configs import Brokers, Settings, describe_broker
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.settings import Listener as ListenerAddress
-from headrace.errors import KafkaError
+from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.registry.keys import Keys
 from headrace.registry.registration import Registered, Registration, keep_registered
-from headrace.rpc import Channels, RpcServer, request_header, serve
+from headrace.rpc import Channels, RpcServer, Serve, request_header, serve
 from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
-from headrace.storage.files import OsFiles
-from headrace.storage.log_dirs import LogDir, LogDirs
+from headrace.rpc.metrics import MetricsServer
+from headrace.storage.files import Files, OsFiles
+from headrace.storage.log_dirs import LogDir, LogDirs, attempt
 from headrace.timing.driver import TimerDriver
 from headrace.timing.idle import IdleSelector
 from headrace.timing.purgatory import Purgatory
@@ -56,8 +61,21 @@ from headrace.wire.metrics import WireMetrics
 log = logging.getLogger(__name__)
 
 CLIENT_ID = "broker-{}"
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SESSION_EVICTION_SECONDS = 120.0
 SHUTDOWN_CALL_SECONDS = 5.0
+SYNC_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a broker touches the world with: sockets and disks, or what stands for them in a simulation."""
+
+    files: Files = field(default_factory=OsFiles)
+    channels: Channels = field(default_factory=Channels)
+    serve: Serve = serve
+    listener: Callable[[Api, ListenerConfig, WireMetrics, str], Listener] = Listener
+    connect: Connect = connect_client
 
 
 class BrokerService:
@@ -71,7 +89,9 @@ class BrokerService:
         clock: Clock | None = None,
         random: Random | None = None,
         idle: IdleSelector | None = None,
+        outside: Outside | None = None,
     ) -> None:
+        self._outside = outside = outside or Outside()
         self.settings = settings
         self.id = settings.node_id
         self.registry = registry
@@ -86,12 +106,15 @@ class BrokerService:
         self._epoch = -1
         self._registered = asyncio.Event()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._channels = Channels()
+        self._channels = outside.channels
         self._listeners: list[Listener] = []
         self._rpc: RpcServer | None = None
         self._registration: asyncio.Task[None] | None = None
-        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
-        self.follower = ImageFollower(list(settings["metadata.servers"]), self._channels, clock=self.clock)
+        self._metrics: MetricsServer | None = None
+        self.follower = ImageFollower(
+            list(settings["metadata.servers"]), self._channels, clock=self.clock, chance=self.random
+        )
+        self._log_configs = LogConfigs(settings, self.id)
         self._timer = TimerDriver()
         self.replicas = ReplicaManager(
             self.id,
@@ -104,14 +127,15 @@ class BrokerService:
             asyncio.get_running_loop().call_later,
         )
         self.log_dirs = LogDirs(
-            OsFiles(),
+            outside.files,
             settings.log_dirs,
             node_id=self.id,
             cluster_id=settings["cluster.id"],
-            config_of=lambda topic: log_config(self.follower.image, settings, self.id, topic),
+            config_of=lambda topic: self._log_configs.of(self.follower.image, topic),
             random=self.random,
             on_offline=self._dir_failed,
         )
+        self.moves = LogDirMoves(self.replicas, self.log_dirs, self.clock)
         self.followers = Replication(
             self.replicas,
             self.follower,
@@ -119,6 +143,7 @@ class BrokerService:
             _fetcher_limits(settings),
             lambda: self._epoch,
             settings["replica.socket.timeout.ms"] / 1000,
+            outside.connect,
         )
         self.control = ReplicaControl(self.replicas, self.log_dirs, self.followers, self.clock, lambda: self._epoch)
         controller = ControllerClient(self.follower, self._channels, self.clock)
@@ -129,6 +154,7 @@ class BrokerService:
             cluster=self.follower,
             replicas=self.replicas,
             log_dirs=self.log_dirs,
+            moves=self.moves,
             sessions=Sessions(
                 settings["max.incremental.fetch.session.cache.slots"], SESSION_EVICTION_SECONDS, self.random
             ),
@@ -143,6 +169,8 @@ class BrokerService:
             settings["replica.lag.time.max.ms"] / 1000,
             lambda: self._epoch,
         )
+        self.failures = FailureReports(self.id, controller, self.clock, lambda: self._epoch)
+        self.replicas.rack_aware = settings["replica.selector.class"] == RACK_AWARE
         self.housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, _intervals(settings))
         self.cleaning = Cleaning(
             self.log_dirs, self.housekeeping.high_watermarks, self.clock, _cleaning_limits(settings)
@@ -164,7 +192,7 @@ class BrokerService:
         self.follower.start()
         await loop.run_in_executor(None, self.log_dirs.load)
         control, data = ControlService(self.control), DataService(self.broker)
-        self._rpc = await serve(
+        self._rpc = await self._outside.serve(
             self.settings.grpc.host,
             self.settings.grpc.port,
             [
@@ -178,10 +206,11 @@ class BrokerService:
         )
         api = Api.of(self.broker, "headrace.broker.handlers")
         for address in self.settings.listeners:
-            listener = Listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
+            listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
             bound = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
             self.kafka.append((address.name, bound))
+        self._take_rates(self.follower.image)
         self._registration = asyncio.create_task(self._keep_registered())
         await self._ready()
         for listener in self._listeners:
@@ -247,8 +276,11 @@ class BrokerService:
         return self._rpc.port if self._rpc else 0
 
     async def serve_until_lost(self) -> None:
-        """Returns never; raises when this broker must stop because another process took its id."""
-        await self._lost
+        """Returns never; raises when this broker must stop because another process took its id.
+
+        Whoever waits may give up waiting: that says nothing about the registration.
+        """
+        await asyncio.shield(self._lost)
 
     # --- while it runs
 
@@ -264,15 +296,26 @@ class BrokerService:
         for partition in self.replicas.partitions():
             if partition.topic in changed:
                 try:
-                    partition.log.update_config(log_config(new, self.settings, self.id, partition.topic))
+                    partition.log.update_config(self._log_configs.of(new, partition.topic))
                 except KafkaError as error:
                     log.error("%r keeps its settings: %s", partition, error)
+                self.replicas.update_throttled(partition, new)
+        self._take_rates(new)
+
+    def _take_rates(self, image: Image) -> None:
+        own = Brokers.of(self.settings, image.broker_configs, self.id)
+        rates = {e.key.name: int(e.value or 0) for e in describe_broker(own, (LEADER_RATE, FOLLOWER_RATE))}
+        self.replicas.throttle.set_rate(rates[LEADER_RATE])
+        self.followers.throttle.set_rate(rates[FOLLOWER_RATE])
 
     def _dir_failed(self, failed: LogDir) -> None:
-        for partition in self.replicas.partitions():
-            if partition.log.failure is not None:
-                self.followers.stop(partition)
-                self.replicas.wake(partition)
+        lost = [p for p in self.replicas.partitions() if p.log.failure is not None]
+        for partition in lost:
+            self.followers.stop(partition)
+            self.moves.give_up(partition)
+            self.replicas.wake(partition)
+        if self._epoch >= 0:
+            self.failures.report((p.topic_id, p.index) for p in lost)
 
     async def _allocate_producer_ids(self) -> Block:
         request = controller_pb.AllocateProducerIdsRequest(
@@ -289,8 +332,8 @@ class BrokerService:
         registry = CollectorRegistry()
         collector = Collector(self.stats, self.wire, self.replicas.partitions, self._gauges, self._purgatories)
         registry.register(collector)
-        self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
-        self.metrics_port = self._metrics[0].server_port
+        self._metrics = MetricsServer(self.settings.grpc.host, port, registry, collector.partition_lines)
+        self.metrics_port = self._metrics.port
 
     def _gauges(self) -> dict[str, float]:
         image = self.follower.image
@@ -320,6 +363,8 @@ class BrokerService:
         await self.cleaning.stop()
         await self.housekeeping.stop()
         await self.isr_keeper.stop()
+        await self.failures.stop()
+        await self.moves.stop()
         await self._abandon(clean=True)
 
     async def _hand_leaderships_away(self) -> None:
@@ -330,6 +375,9 @@ class BrokerService:
         )
         try:
             answer = await self.broker.controller.call(lambda c: c.ControlledShutdown, request, SHUTDOWN_CALL_SECONDS)
+            if answer.error.code:
+                raise KafkaError(ErrorCode(answer.error.code), answer.error.message)
+            log.info("broker %d stops: its leaderships are handed over", self.id)
             if answer.remaining:
                 log.info("%d partitions have no other replica in sync; they go offline", len(answer.remaining))
         except KafkaError as error:
@@ -337,8 +385,7 @@ class BrokerService:
 
     async def _abandon(self, clean: bool = False) -> None:
         if self._metrics is not None:
-            self._metrics[0].shutdown()
-            self._metrics[0].server_close()
+            self._metrics.close()
         if self._registration is not None:
             self._registration.cancel()
             with suppress(asyncio.CancelledError):
@@ -353,9 +400,17 @@ class BrokerService:
             await asyncio.gather(*(listener.stop(0) for listener in self._listeners))
         if clean:
             marks = self.housekeeping.high_watermarks()
-            await asyncio.get_running_loop().run_in_executor(None, self.log_dirs.close, marks, self._epoch)
+            await asyncio.get_running_loop().run_in_executor(
+                None, self.log_dirs.close, marks, self._epoch, _side_by_side
+            )
         else:
             self.log_dirs.release()
+
+
+def _side_by_side(works: list[Callable[[], None]]) -> list[OSError | None]:
+    """Syncs many files at a time: the file system puts what is asked for together into one write."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        return list(pool.map(attempt, works))
 
 
 def _intervals(settings: Settings) -> Intervals:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from headrace.rpc.metrics import escaped
+from headrace.storage.log import Log
 from headrace.wire.metrics import WireMetrics
 from headrace.wire.prometheus import request_families
 
@@ -68,7 +70,7 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         yield from self._topics()
         yield from request_families(self._wire)
-        yield from self._logs()
+        yield from self._replicas()
         counters = {
             "kafka_server_replicamanager_isrshrinks": (self._stats.isr_shrinks, "In-sync replicas that fell behind"),
             "kafka_server_replicamanager_isrexpands": (self._stats.isr_expands, "In-sync replicas that caught up"),
@@ -92,22 +94,13 @@ class Collector:
                 family.add_metric([topic], getattr(stats, field))
             yield family
 
-    def _logs(self) -> Iterator[Metric]:
-        labels = ["topic", "partition"]
-        size = GaugeMetricFamily("kafka_log_log_size", "Bytes of a partition's segments", labels=labels)
-        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset of a partition", labels=labels)
-        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset of a partition", labels=labels)
+    def _replicas(self) -> Iterator[Metric]:
         under = under_min = leaders = count = 0
         for partition in list(self._partitions()):
-            key = [partition.topic, str(partition.index)]
-            size.add_metric(key, partition.log.size)
-            end.add_metric(key, partition.log.log_end_offset)
-            start.add_metric(key, partition.log.log_start_offset)
             count += 1
             leaders += partition.is_leader
             under += partition.under_replicated
             under_min += partition.under_min_isr
-        yield from (size, end, start)
         for name, value, text in (
             ("partitioncount", count, "Replicas on this broker"),
             ("leadercount", leaders, "Partitions that this broker leads"),
@@ -116,6 +109,15 @@ class Collector:
         ):
             yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", text, value=value)
 
+    def partition_lines(self) -> str:
+        """Size and offsets of every partition in Prometheus' text format."""
+        held = [(f'{{topic="{escaped(p.topic)}",partition="{p.index}"}}', p.log) for p in list(self._partitions())]
+        lines = []
+        for name, text, read in _PARTITION_GAUGES:
+            lines.append(f"# HELP {name} {text}\n# TYPE {name} gauge\n")
+            lines += [f"{name}{labels} {read(log)}\n" for labels, log in held]
+        return "".join(lines)
+
 
 _TOPIC_COUNTERS = (
     ("bytes_in", "bytesin", "Bytes that producers sent"),
@@ -123,6 +125,12 @@ _TOPIC_COUNTERS = (
     ("messages_in", "messagesin", "Records that producers sent"),
     ("failed_produce", "failedproducerequests", "Batches that were refused"),
     ("failed_fetch", "failedfetchrequests", "Reads that were refused"),
+)
+
+_PARTITION_GAUGES: tuple[tuple[str, str, Callable[[Log], int]], ...] = (
+    ("kafka_log_log_size", "Bytes of a partition's segments", lambda log: log.size),
+    ("kafka_log_log_logendoffset", "Next offset of a partition", lambda log: log.log_end_offset),
+    ("kafka_log_log_logstartoffset", "First offset of a partition", lambda log: log.log_start_offset),
 )
 
 _GAUGES = {

@@ -1,8 +1,8 @@
 """Replication throttles: how many bytes a second replicas that catch up may take from those that serve clients.
 
-`leader.replication.throttled.rate` bounds what a broker sends to such followers, `follower.replication.throttled.rate`
-what it fetches itself; the topic settings `leader.` and `follower.replication.throttled.replicas` name the replicas they
-hold for, as `partition:broker` pairs or `*`. Followers in sync are never throttled: a producer would wait for them.
+`leader.replication.throttled.rate` bounds what a broker sends to such followers, its counterpart for followers what
+it fetches itself. The topic settings that end in `replication.throttled.replicas` name the replicas that are meant, as
+`partition:broker` pairs or `*`. Followers in sync are never throttled: a producer would wait for them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ LEADER = "leader.replication.throttled.replicas"
 FOLLOWER = "follower.replication.throttled.replicas"
 UNLIMITED = MAX_LONG
 BURST_SECONDS = 1.0
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
 
 
 class Throttle:

@@ -12,6 +12,7 @@ from headrace.cli import session
 from headrace.cli.formats import as_json, compile_format
 from headrace.cli.places import Place, parse_place
 from headrace.client import Consumer, ConsumerRecord, TopicPartition
+from headrace.config import InvalidConfig
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class Wanted:
     exit: bool = False
     format: str = r"%v\n"
     json: bool = False
+    group: str | None = None
     bootstrap: str | None = None
 
 
@@ -35,7 +37,14 @@ def run(wanted: Wanted) -> None:
     begin = parse_place(wanted.begin, now)
     to = parse_place(wanted.to, now) if wanted.to else None
     show = as_json if wanted.json else compile_format(wanted.format)
-    session.run(_consume(wanted, begin, to, show))
+    if wanted.group is not None:
+        if wanted.partitions or to is not None or begin.time not in (-1, -2):
+            raise InvalidConfig(
+                "a group shares partitions out by itself: with --group give --from beginning or end only"
+            )
+        session.run(_consume_as_member(wanted, "earliest" if begin.time == -2 else "latest", show))
+    else:
+        session.run(_consume(wanted, begin, to, show))
 
 
 async def _consume(wanted: Wanted, begin: Place, to: Place | None, show: Callable[[ConsumerRecord], bytes]) -> None:
@@ -49,6 +58,26 @@ async def _consume(wanted: Wanted, begin: Place, to: Place | None, show: Callabl
             consumer.seek(partition, offset)
         stops = await _stops(consumer, partitions, to, wanted.exit)
         await _print(consumer, wanted, starts, stops, show)
+
+
+async def _consume_as_member(wanted: Wanted, reset: str, show: Callable[[ConsumerRecord], bytes]) -> None:
+    """Goes on where the group is; with --exit until this member's share is read to the end."""
+    left = wanted.count if wanted.count is not None else sys.maxsize
+    out = sys.stdout.buffer
+    async with Consumer(
+        **session.client_settings(wanted.bootstrap), group_id=wanted.group, auto_offset_reset=reset
+    ) as consumer:
+        await consumer.subscribe(wanted.topics)
+        while left > 0:
+            records = await consumer.poll(1.0, min(left, 500))
+            out.write(b"".join(map(show, records)))
+            out.flush()
+            left -= len(records)
+            if wanted.exit and not records and consumer.assignment():
+                share = consumer.assignment()
+                ends = await consumer.end_offsets(*share)
+                if all([await consumer.position(p) >= ends[p] for p in share]):
+                    return
 
 
 async def _print(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import records, topics
+from headrace.cli import cluster, configs, groups, logs, partitions, perf, profile, records, topics
 
 app = typer.Typer(
     name="headrace",
@@ -21,6 +21,13 @@ app = typer.Typer(
 )
 
 app.add_typer(topics.app, name="topics")
+app.add_typer(partitions.app, name="partitions")
+app.add_typer(groups.app, name="groups")
+app.add_typer(configs.app, name="configs")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(logs.app, name="log")
+app.add_typer(perf.app, name="perf")
+app.add_typer(profile.app, name="profile")
 app.command()(records.produce)
 app.command()(records.consume)
 

@@ -61,7 +61,7 @@ def produce(
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(help="What to read.", metavar="TOPIC...")],
+    topics: Annotated[list[str], typer.Argument(help="What to read.", metavar="TOPIC")],
     begin: Annotated[
         str,
         typer.Option(
@@ -84,6 +84,9 @@ def consume(
         ),
     ] = r"%v\n",
     json: Annotated[bool, typer.Option("--json", help="A line of JSON for each record.")] = False,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Read as a member of this group, and commit.", metavar="GROUP")
+    ] = None,
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print records.
@@ -98,6 +101,6 @@ def consume(
     from headrace.config import InvalidConfig
 
     try:
-        consuming.run(consuming.Wanted(topics, partition or [], begin, to, count, exit, format, json, bootstrap))
+        consuming.run(consuming.Wanted(topics, partition or [], begin, to, count, exit, format, json, group, bootstrap))
     except InvalidConfig as error:
         session.fail(error.message, session.USAGE)

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from headrace.client import Admin, ClusterUnreachable
 from headrace.errors import ErrorCode, KafkaError
@@ -71,11 +71,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Whoever read our output has enough (`| head`): end as a program killed by the signal would, without a word.
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
-    raise AssertionError("fail() does not return")
+        end_quietly()
 
 
 def sentence(error: KafkaError) -> str:
@@ -85,7 +81,14 @@ def sentence(error: KafkaError) -> str:
     return f"{text}: {hint}" if hint else text
 
 
-def fail(message: str, code: int = FAILED) -> None:
+def end_quietly() -> NoReturn:
+    """Whoever read our output has enough (`| head`): end as a program killed by the signal would, without a word."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
     """Says what went wrong on standard error and ends."""
     print(f"headrace: {message}", file=sys.stderr)
     raise SystemExit(code)

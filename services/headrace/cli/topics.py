@@ -11,7 +11,7 @@ from headrace.cli.options import Bootstrap, Format, Output, Settings, Yes, pairs
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
-Names = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC...")]
+Names = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC")]
 
 
 @app.command()

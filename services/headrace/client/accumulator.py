@@ -3,8 +3,9 @@
 No I/O and no clock of its own: every question comes with the time. Rules that hold whatever happens:
 
 - batches of a partition leave in the order they were filled, and are sent again in that order;
-- once one of them fails, nothing new of that partition leaves before everything in flight was answered and what
-  failed was sent again, so a repetition never overtakes or is overtaken;
+- once one of them fails, nothing of that partition leaves before everything in flight was answered; then what failed
+  is sent again first. With idempotence nothing new leaves before all of that has arrived: brokers recognise only the
+  last five batches, and newer ones would push a repetition out of their memory;
 - with idempotence each batch has a sequence number that repetitions keep. Only when a broker says of the first batch in
   line that its number cannot follow (OUT_OF_ORDER_SEQUENCE_NUMBER: so it is not in the log) is the line numbered anew,
   under a new epoch. A batch that may be in the log is never given another number.
@@ -27,6 +28,8 @@ from headrace.records.record import Header, iter_records
 NO_SEQUENCE = -1
 REMEMBERED = 5
 """Batches of a producer in which a broker finds a duplicate: no more of a partition may be in flight."""
+BACKLOG_FACTOR = 16
+"""How many times `batch.size` a batch may have that fills up behind others."""
 
 _SEQUENCES = 2**31
 _LOST_SEQUENCE = frozenset(
@@ -101,7 +104,17 @@ class ProducerBatch:
 class PartitionQueue:
     """The line of one partition: what waits, what is to be sent again, what is in flight."""
 
-    __slots__ = ("blocked", "epoch", "in_flight", "next_sequence", "partition", "pending", "renumber", "retries")
+    __slots__ = (
+        "blocked",
+        "epoch",
+        "in_flight",
+        "known",
+        "next_sequence",
+        "partition",
+        "pending",
+        "renumber",
+        "retries",
+    )
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -110,6 +123,9 @@ class PartitionQueue:
         self.in_flight: list[ProducerBatch] = []
         self.blocked = False
         """Something failed while other batches were in flight: wait until all of them are answered."""
+        self.known = False
+        """Whether a broker has acknowledged a batch with a sequence. Before that it takes any sequence as the first, so
+        a second batch in flight could overtake one that is refused."""
         self.renumber = False
         self.epoch = 0
         self.next_sequence = 0
@@ -183,7 +199,7 @@ class Accumulator:
         news = False
         if pending:
             batch = pending[-1]
-            if len(batch.builder.body) + size > rules.batch_size and batch.builder.count:
+            if len(batch.builder.body) + size > self._limit(queue) and batch.builder.count:
                 news = len(pending) == 1
                 batch = ProducerBatch(partition, now)
                 pending.append(batch)
@@ -197,6 +213,17 @@ class Accumulator:
         batch.memory += size
         self.memory_used += size
         return news
+
+    def _limit(self, queue: PartitionQueue) -> int:
+        """How large the open batch may become.
+
+        With idempotence few batches may be in flight, and small ones would then set the pace: while others wait before
+        it, the open batch goes on growing.
+        """
+        size = self.rules.batch_size
+        if self.producer_id is None or len(queue.pending) < 2:
+            return size
+        return max(size, min(size * BACKLOG_FACTOR, self.rules.max_request_size // 2))
 
     def waiting_batches(self, partition: TopicPartition) -> int:
         """How many batches of a partition are not answered yet."""
@@ -241,12 +268,14 @@ class Accumulator:
         return found
 
     def _ready(self, queue: PartitionQueue, now: float) -> ProducerBatch | None:
-        if queue.blocked or (self.producer_id is not None and len(queue.in_flight) >= REMEMBERED):
+        if queue.blocked or (
+            self.producer_id is not None and len(queue.in_flight) >= (REMEMBERED if queue.known else 1)
+        ):
             return None
         if queue.retries:
             head = queue.retries[0]
             return head if head.not_before <= now else None
-        if not queue.pending:
+        if not queue.pending or (self.producer_id is not None and any(b.attempts > 1 for b in queue.in_flight)):
             return None
         head = queue.pending[0]
         if len(queue.pending) > 1 or self.flushing or now >= head.created + self.rules.linger:
@@ -289,6 +318,7 @@ class Accumulator:
 
     def complete(self, batch: ProducerBatch, base_offset: int, append_time: int = -1) -> None:
         """A broker has the batch."""
+        self.queues[batch.partition].known = True
         topic, index = batch.partition
         for place, (future, timestamp) in enumerate(batch.waiting):
             if future is not None and not future.done():

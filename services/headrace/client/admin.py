@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.client.cluster import Cluster, error_of, raise_for
 from headrace.client.config import ADMIN_KEYS, Config
+from headrace.client.group_admin import GroupAdmin
 from headrace.client.types import OffsetAndTimestamp, TopicPartition
 from headrace.cluster.image import Image, Partition, Topic
 from headrace.cluster.protos import partition_from_proto, topic_from_proto
@@ -64,7 +65,7 @@ class ConfigEntry:
         return self.source == "default"
 
 
-class Admin:
+class Admin(GroupAdmin):
     """Asks the cluster about itself and changes it. Settings are Kafka's, with underscores.
 
     >>> async with Admin(bootstrap_servers="127.0.0.1:9094") as admin:  # doctest: +SKIP
@@ -104,6 +105,13 @@ class Admin:
         >>> admin.image.brokers  # doctest: +SKIP
         """
         return self._cluster.image
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` whenever `image` is another one.
+
+        >>> admin.on_change(lambda: print(len(admin.image.topics)))  # doctest: +SKIP
+        """
+        self._cluster.follower.listen(lambda old, new: callback())
 
     # --- topics
 

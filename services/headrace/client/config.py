@@ -30,7 +30,13 @@ PRODUCER_KEYS = Keys(
     (
         *_COMMON,
         Key("acks", Kind.STRING, "all", "Who must have a record before it counts.", choices=("0", "1", "-1", "all")),
-        Key("batch.size", Kind.INT, 16_384, "Bytes of records in one batch; more goes into the next one.", low=0),
+        Key(
+            "batch.size",
+            Kind.INT,
+            16_384,
+            "Bytes of a batch; with idempotence more while others wait before it.",
+            low=0,
+        ),
         Key("linger.ms", Kind.LONG, 5, "How long a batch waits for more records.", low=0),
         Key("compression.type", Kind.STRING, "none", "Codec of batches.", choices=CODECS),
         Key("buffer.memory", Kind.LONG, 33_554_432, "Bytes of records that wait or are on their way.", low=1),
@@ -74,6 +80,13 @@ CONSUMER_KEYS = Keys(
             "read_uncommitted",
             "What of transactions to see.",
             choices=("read_uncommitted", "read_committed"),
+        ),
+        Key(
+            "partition.assignment.strategy",
+            Kind.LIST,
+            ("range", "cooperative-sticky"),
+            "Assignors, the favourite first.",
+            choices=("range", "roundrobin", "sticky", "cooperative-sticky"),
         ),
         Key("check.crcs", Kind.BOOLEAN, True, "Check the checksum of every batch."),
         Key("client.rack", Kind.STRING, "", "Where this program runs, to read from a near replica."),

@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from headrace.client.admin import EARLIEST, LATEST, list_offsets
 from headrace.client.cluster import Cluster
 from headrace.client.config import consumer_config
 from headrace.client.fetcher import Fetcher
+from headrace.client.group import ImageCoordinator, Membership, RebalanceListener
 from headrace.client.positions import PartitionPosition, Positions
-from headrace.client.types import ConsumerRecord, OffsetAndTimestamp, TopicPartition
+from headrace.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from headrace.cluster.image import Image
 from headrace.errors import ErrorCode, KafkaError
 
+log = logging.getLogger(__name__)
+
 Deserializer = Callable[[bytes | None], Any]
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST}
 
 
-class Consumer:
-    """Reads records. Settings are Kafka's names with underscores.
+class ConsumerInterceptor(Protocol):
+    """Sees records before the application does, and what was committed.
 
-    >>> async with Consumer(bootstrap_servers="127.0.0.1:9094", auto_offset_reset="earliest") as consumer:
-    ...     await consumer.assign([TopicPartition("orders", 0)])
+    >>> class Count:  # doctest: +SKIP
+    ...     def on_consume(self, records): return records
+    ...     def on_commit(self, offsets): ...
+    """
+
+    def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """May change or leave out records."""
+        ...
+
+    def on_commit(self, offsets: Offsets) -> None:
+        """These offsets are stored."""
+        ...
+
+
+class Consumer:
+    """Reads records, alone (`assign`) or as a member of a group (`subscribe`). Settings are Kafka's, with underscores.
+
+    At least once is the default: what was handed out is committed by a later poll, so after a crash the last records
+    come again. For at most once set `enable_auto_commit=False` and commit before handling what a poll returned.
+
+    >>> async with Consumer(bootstrap_servers="127.0.0.1:9094", group_id="billing") as consumer:  # doctest: +SKIP
+    ...     await consumer.subscribe(["orders"])
     ...     async for record in consumer:
-    ...         print(record.value)  # doctest: +SKIP
+    ...         print(record.value)
     """
 
     def __init__(
@@ -33,10 +60,19 @@ class Consumer:
         *,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
         **config: Any,
     ) -> None:
         self._config = conf = consumer_config(config)
         self._cluster = Cluster(conf)
+        self._interceptors = list(interceptors)
+        self._membership: Membership | None = None
+        """For commits and, once `subscribed`, for the share of the group's partitions."""
+        self._subscribed = False
+        self._pattern: re.Pattern[str] | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_due = 0.0
+        self._committing: set[asyncio.Task[None]] = set()
         self._positions = Positions(conf["fetch.max.bytes"], conf["check.crcs"])
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
@@ -61,12 +97,32 @@ class Consumer:
         await self._cluster.start()
         self._fetcher = Fetcher(self._cluster, self._positions, self._config)
         self._fetcher.lost = self._lost
+        self._commit_due = self._cluster.clock.monotonic() + self._config.seconds("auto.commit.interval.ms")
+        if self._config["group.id"]:
+            self._membership = Membership(
+                self._config,
+                ImageCoordinator(self._cluster, self._config["group.id"]),
+                self._cluster.clock,
+                assignors=self._config["partition.assignment.strategy"],
+                counts=self._counts,
+                owned=self.assignment,
+                assign=self._take_share,
+                before_revoke=self._commit_quietly,
+                wake=self._fetcher.arrived.set,
+            )
+            self._cluster.follower.listen(self._on_image)
 
     async def close(self) -> None:
-        """Lets go of everything.
+        """Commits (with auto commit), leaves the group and lets go of everything.
 
         >>> await consumer.close()  # doctest: +SKIP
         """
+        if self._fetcher is not None and self._membership is not None:
+            await self._commit_quietly()
+            if self._subscribed:
+                await self._membership.close()
+        for task in self._committing:
+            task.cancel()
         if self._resetting is not None:
             self._resetting.cancel()
         if self._fetcher is not None:
@@ -85,11 +141,54 @@ class Consumer:
         found = await self._cluster.topic(topic)
         return [TopicPartition(topic, index) for index in range(len(found.partitions))]
 
+    async def subscribe(
+        self, topics: Iterable[str] | str | re.Pattern[str], listener: RebalanceListener | None = None
+    ) -> None:
+        """Reads these topics (or those a pattern matches, also later) together with the group; `listener` hears of it.
+
+        >>> await consumer.subscribe(["orders", "returns"])  # doctest: +SKIP
+        >>> await consumer.subscribe(re.compile(r"shop-.*"))  # doctest: +SKIP
+        """
+        membership = self._group("subscribe")
+        membership.listener = listener
+        self._pattern = topics if isinstance(topics, re.Pattern) else None
+        if not self._subscribed:
+            self._positions.assign(())
+        self._subscribed = True
+        if isinstance(topics, re.Pattern):
+            membership.topics_changed(self._matching(self._cluster.image))
+        else:
+            membership.topics_changed([topics] if isinstance(topics, str) else topics)
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group and reads nothing.
+
+        >>> await consumer.unsubscribe()  # doctest: +SKIP
+        """
+        if self._subscribed and self._membership is not None:
+            await self._commit_quietly()
+            await self._membership.close()
+            self._membership.rejoin = True
+            self._membership.topics = ()
+        self._subscribed, self._pattern = False, None
+        self._positions.assign(())
+        self._changed()
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to.
+
+        >>> consumer.subscription()  # doctest: +SKIP
+        {'orders'}
+        """
+        return set(self._membership.topics) if self._subscribed and self._membership is not None else set()
+
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions from now on; those that stay keep their position.
 
         >>> await consumer.assign([TopicPartition("orders", 0)])  # doctest: +SKIP
         """
+        if self._subscribed:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "subscribed consumers get their share: unsubscribe first")
         wanted = [TopicPartition(*partition) for partition in partitions]
         for topic in {partition.topic for partition in wanted}:
             await self._cluster.topic(topic)
@@ -223,6 +322,84 @@ class Consumer:
         end = (await self.end_offsets(partition))[partition]
         return max(0, end - await self.position(partition))
 
+    # --- commits
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Stores how far the group has come: everything that was handed out, or the given offsets. Waits for it.
+
+        >>> await consumer.commit()  # doctest: +SKIP
+        """
+        membership = self._group("commit")
+        wanted = self._uncommitted() if offsets is None else dict(offsets)
+        if not wanted:
+            return
+        await self._cluster.until_done(lambda left: membership.commit(wanted), self._timeout)
+        for partition, at in wanted.items():
+            self._committed[partition] = at.offset
+        for interceptor in self._interceptors:
+            interceptor.on_commit(wanted)
+
+    def commit_nowait(
+        self,
+        offsets: Offsets | None = None,
+        callback: Callable[[Offsets, BaseException | None], None] | None = None,
+    ) -> None:
+        """The same without waiting; `callback` is told the offsets and what went wrong, or None.
+
+        >>> consumer.commit_nowait(callback=lambda offsets, error: print(offsets, error))  # doctest: +SKIP
+        """
+        self._group("commit")
+        wanted = self._uncommitted() if offsets is None else dict(offsets)
+
+        async def work() -> None:
+            error: BaseException | None = None
+            try:
+                await self.commit(wanted)
+            except KafkaError as failed:
+                error = failed
+                log.warning("a commit of group %s failed: %s", self._config["group.id"], failed)
+            if callback is not None:
+                callback(wanted, error)
+
+        task = asyncio.create_task(work(), name="commit")
+        self._committing.add(task)
+        task.add_done_callback(self._committing.discard)
+
+    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed in these partitions; those without are left out.
+
+        >>> await consumer.committed(TopicPartition("orders", 0))  # doctest: +SKIP
+        """
+        membership = self._group("committed")
+        return await self._cluster.until_done(lambda left: membership.committed(partitions), self._timeout)
+
+    def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            state.partition: OffsetAndMetadata(state.position, "", state.leader_epoch)
+            for state in self._positions
+            if state.position is not None and self._committed.get(state.partition) != state.position
+        }
+
+    async def _commit_quietly(self) -> None:
+        """Auto commit before partitions go: a failure means that some records come again, no more."""
+        if not self._config["enable.auto.commit"] or self._membership is None:
+            return
+        offsets = self._uncommitted()
+        try:
+            if offsets:
+                await self._membership.commit(offsets)
+                self._committed.update({partition: at.offset for partition, at in offsets.items()})
+        except KafkaError as error:
+            log.warning("the last commit of group %s failed: %s", self._config["group.id"], error)
+
+    def _commit_when_due(self) -> None:
+        now = self._cluster.clock.monotonic()
+        if self._membership is None or not self._config["enable.auto.commit"] or now < self._commit_due:
+            return
+        self._commit_due = now + self._config.seconds("auto.commit.interval.ms")
+        if self._uncommitted():
+            self.commit_nowait()
+
     # --- reading
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -261,13 +438,18 @@ class Consumer:
         if fetcher is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the consumer is not started, or already closed")
         deadline = self._cluster.clock.monotonic() + timeout
+        self._commit_when_due()
         while True:
             self._raise_errors()
             fetcher.arrived.clear()
+            if self._subscribed and self._membership is not None:
+                left = deadline - self._cluster.clock.monotonic()
+                if not await self._membership.ensure_active(left):
+                    return []
             found = self._positions.take(most)
             if found:
                 fetcher.taken()
-                return self._deserialized(found) if self._key_deserializer or self._value_deserializer else found
+                return self._dressed(found) if self._dressing else found
             self._look_for_positions()
             left = deadline - self._cluster.clock.monotonic()
             if left <= 0:
@@ -279,20 +461,56 @@ class Consumer:
                 self._raise_errors()
                 return []
 
-    def _deserialized(
+    @property
+    def _dressing(self) -> bool:
+        return bool(self._key_deserializer or self._value_deserializer or self._interceptors)
+
+    def _dressed(
         self, found: list[tuple[PartitionPosition, list[ConsumerRecord]]]
     ) -> list[tuple[PartitionPosition, list[ConsumerRecord]]]:
-        def same(data: bytes | None) -> Any:
-            return data
-
-        of_key = self._key_deserializer or same
-        of_value = self._value_deserializer or same
-        return [
-            (state, [r._replace(key=of_key(r.key), value=of_value(r.value)) for r in records])
-            for state, records in found
-        ]
+        """What deserializers and interceptors make of what was fetched."""
+        dressed = []
+        for state, records in found:
+            last = records[-1].offset
+            if self._key_deserializer:
+                records = [r._replace(key=self._key_deserializer(r.key)) for r in records]
+            if self._value_deserializer:
+                records = [r._replace(value=self._value_deserializer(r.value)) for r in records]
+            for interceptor in self._interceptors:
+                records = interceptor.on_consume(records)
+            if records:
+                dressed.append((state, records))
+            else:
+                state.position = last + 1
+        return dressed
 
     # --- inside
+
+    def _group(self, what: str) -> Membership:
+        if self._membership is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"{what} needs a group: give group_id, and start first")
+        return self._membership
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+        known = self._cluster.image.topics
+        return {topic: len(known[topic].partitions) for topic in topics if topic in known}
+
+    def _matching(self, image: Image) -> list[str]:
+        pattern = self._pattern
+        if pattern is None:
+            return []
+        return [name for name, topic in image.topics.items() if not topic.internal and pattern.fullmatch(name)]
+
+    def _on_image(self, old: Image, new: Image) -> None:
+        if self._subscribed and self._membership is not None and old.topics is not new.topics:
+            if self._pattern is not None:
+                self._membership.topics_changed(self._matching(new))
+            self._membership.counts_changed()
+
+    def _take_share(self, partitions: set[TopicPartition]) -> None:
+        self._positions.assign(sorted(partitions))
+        self._committed = {p: offset for p, offset in self._committed.items() if p in partitions}
+        self._changed()
 
     def _state(self, partition: TopicPartition) -> PartitionPosition:
         state = self._positions.get(partition)
@@ -345,11 +563,21 @@ class Consumer:
                 self._fetcher.arrived.set()
 
     async def _find_positions(self, missing: list[PartitionPosition]) -> None:
-        """Positions for partitions that have none: as `auto.offset.reset` says, unless a jump said otherwise."""
+        """Positions for partitions that have none: a jump's, the group's, or as `auto.offset.reset` says."""
         policy = self._config["auto.offset.reset"]
         times: dict[TopicPartition, int] = {}
         versions = {state.partition: state.version for state in missing}
+        if self._membership is not None:
+            for partition, committed in (
+                await self.committed(*(state.partition for state in missing if state.reset is None))
+            ).items():
+                found = self._positions.get(partition)
+                if found is not None and found.version == versions[partition]:
+                    self._positions.jump(partition, committed.offset)
+                    self._committed[partition] = committed.offset
         for state in missing:
+            if state.position is not None:
+                continue
             if state.reset is None and policy not in _RESETS:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -11,7 +11,7 @@ from headrace.cluster.image import Partition
 from headrace.cluster.protos import partition_to_proto
 from headrace.controller import reassignment
 from headrace.controller.leaders import patient, settle
-from headrace.controller.plan import Plan, View, resolve_partition
+from headrace.controller.plan import PartitionId, Plan, View, resolve_partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.rpc.errors import error_message
 from headrace.v1 import controller_pb2 as cpb
@@ -46,7 +46,7 @@ def alter(view: View, request: cpb.AlterPartitionRequest) -> tuple[Plan, cpb.Alt
             topic, state = resolve_partition(view.image, asked.partition)
             state = plan.partitions.get((topic.name, index), state)
             result.state.CopyFrom(partition_to_proto(index, state))
-            wanted = _checked(view, request.broker_id, state, asked)
+            wanted = _checked(view, request.broker_id, (topic.name, index), state, asked)
         except KafkaError as refused:
             result.error.CopyFrom(error_message(refused))
             continue
@@ -59,7 +59,9 @@ def alter(view: View, request: cpb.AlterPartitionRequest) -> tuple[Plan, cpb.Alt
     return plan, response
 
 
-def _checked(view: View, broker: int, state: Partition, asked: cpb.AlterPartitionRequest.Partition) -> Partition:
+def _checked(
+    view: View, broker: int, partition: PartitionId, state: Partition, asked: cpb.AlterPartitionRequest.Partition
+) -> Partition:
     if asked.leader_epoch > state.leader_epoch or asked.partition_epoch > state.partition_epoch:
         raise KafkaError(
             ErrorCode.NOT_CONTROLLER,
@@ -89,16 +91,20 @@ def _checked(view: View, broker: int, state: Partition, asked: cpb.AlterPartitio
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{len(isr)} replicas need as many epochs, not {len(asked.isr_epochs)}"
         )
-    _check_eligible(view, broker, isr, tuple(asked.isr_epochs) or (UNKNOWN_EPOCH,) * len(isr))
+    _check_eligible(view, broker, partition, isr, tuple(asked.isr_epochs) or (UNKNOWN_EPOCH,) * len(isr))
     wanted = reassignment.with_isr(view, state, isr)
     # A leader that wants to stop hands over as soon as somebody has caught up.
-    return settle(wanted, patient(view, wanted)) if broker in view.stopping else wanted
+    return settle(wanted, patient(view, partition, wanted)) if broker in view.stopping else wanted
 
 
-def _check_eligible(view: View, leader: int, isr: tuple[int, ...], epochs: tuple[int, ...]) -> None:
+def _check_eligible(
+    view: View, leader: int, partition: PartitionId, isr: tuple[int, ...], epochs: tuple[int, ...]
+) -> None:
     for member, epoch in zip(isr, epochs, strict=True):
-        if member != leader and not view.usable(member):
+        if member != leader and not view.usable(member, partition):
             reason = "wants to stop" if member in view.stopping else "is not registered"
+            if view.has_failed(member, partition):
+                reason = "lost its disk under this replica"
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {member} {reason}, it cannot be in the ISR")
         registered = view.image.brokers[member].epoch
         if epoch not in (UNKNOWN_EPOCH, registered):

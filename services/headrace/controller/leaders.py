@@ -105,23 +105,37 @@ def reconcile(view: View, unclean_allowed: UncleanAllowed) -> Plan:
             if seen.directory_id != now.directory_id:
                 emptied.add(broker)
     for (name, index), state in view.partitions():
-        if not restarted and state.leader in state.isr and all(map(view.usable, state.isr)):
+        if (
+            not restarted
+            and state.leader in state.isr
+            and all(map(view.usable, state.isr))
+            and not any(view.has_failed(r, (name, index)) for r in state.isr)
+        ):
             continue
         settled = settle(
-            state, patient(view, state), restarted=restarted, emptied=emptied, unclean=unclean_allowed(name)
+            state,
+            patient(view, (name, index), state),
+            restarted=restarted,
+            emptied=emptied,
+            unclean=unclean_allowed(name),
         )
         if settled is not state:
             plan.partitions[name, index] = settled
     return plan
 
 
-def patient(view: View, state: Partition) -> Callable[[int], bool]:
+def patient(view: View, partition: PartitionId, state: Partition) -> Callable[[int], bool]:
     """A broker that wants to stop still counts for a partition that it leads and nobody else can."""
 
     def usable(broker: int) -> bool:
-        if view.usable(broker):
+        if view.usable(broker, partition):
             return True
-        return broker == state.leader and broker in view.image.brokers and not any(map(view.usable, state.isr))
+        return (
+            broker == state.leader
+            and broker in view.image.brokers
+            and not view.has_failed(broker, partition)
+            and not any(view.usable(r, partition) for r in state.isr)
+        )
 
     return usable
 
@@ -135,7 +149,7 @@ def shut_down(view: View, broker: int) -> tuple[Plan, list[PartitionId]]:
     for partition_id, state in view.partitions():
         if broker not in state.isr:
             continue
-        settled = settle(state, patient(view, state))
+        settled = settle(state, patient(view, partition_id, state))
         if settled is not state:
             plan.partitions[partition_id] = settled
         if settled.leader == broker:
@@ -151,8 +165,9 @@ def elect(view: View, request: cpb.ElectLeadersRequest) -> tuple[Plan, cpb.Elect
         refusal: KafkaError | None = None
         try:
             topic, state = resolve_partition(view.image, named)
-            chosen = _elect_unclean(view, state) if request.unclean else _elect_preferred(view, state)
-            plan.partitions[topic.name, named.partition] = chosen
+            partition_id = (topic.name, named.partition)
+            elect_one = _elect_unclean if request.unclean else _elect_preferred
+            plan.partitions[partition_id] = elect_one(view, partition_id, state)
         except KafkaError as refused:
             if everything and refused.code is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
@@ -167,7 +182,7 @@ def _all_partitions(image: Image) -> Iterable[pb.TopicPartition]:
             yield pb.TopicPartition(topic=name, topic_id=topic.id.bytes, partition=index)
 
 
-def _elect_preferred(view: View, state: Partition) -> Partition:
+def _elect_preferred(view: View, partition_id: PartitionId, state: Partition) -> Partition:
     if not state.replicas:
         raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "its state in the registry cannot be read")
     preferred = state.preferred_leader
@@ -175,7 +190,7 @@ def _elect_preferred(view: View, state: Partition) -> Partition:
         raise KafkaError(
             ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} is the preferred replica and leads already"
         )
-    if not view.usable(preferred):
+    if not view.usable(preferred, partition_id):
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {preferred}, the preferred one, is not there"
         )
@@ -187,10 +202,10 @@ def _elect_preferred(view: View, state: Partition) -> Partition:
     return moved(state, preferred, state.isr)
 
 
-def _elect_unclean(view: View, state: Partition) -> Partition:
+def _elect_unclean(view: View, partition_id: PartitionId, state: Partition) -> Partition:
     if state.leader != NO_LEADER:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {state.leader} leads already")
-    settled = settle(state, view.usable, unclean=True)
+    settled = settle(state, lambda r: view.usable(r, partition_id), unclean=True)
     if settled.leader == NO_LEADER:
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the replicas {list(state.replicas)} is there to lead"
@@ -212,6 +227,8 @@ def rebalance(view: View, imbalance_percentage: int) -> Plan:
         if not view.usable(broker) or len(found) * 100 <= imbalance_percentage * preferred[broker]:
             continue
         for partition_id, state in found:
+            if view.has_failed(broker, partition_id):
+                continue
             if broker in state.isr and not state.adding and not state.removing:
                 plan.partitions[partition_id] = moved(state, broker, state.isr)
     return plan

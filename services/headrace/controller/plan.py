@@ -58,9 +58,22 @@ class View:
     stopping: frozenset[int] = frozenset()
     """Brokers that asked to stop: they keep what nobody else can lead, and get nothing new."""
 
-    def usable(self, broker: int) -> bool:
-        """Whether a broker is there to stay, so that it may lead, be in an ISR or get a new partition."""
-        return broker in self.image.brokers and broker not in self.stopping
+    failed: Mapping[int, Collection[PartitionId]] = field(default_factory=dict)
+    """Replicas that their broker said it cannot serve, because the disk under them failed."""
+
+    def usable(self, broker: int, partition: PartitionId | None = None) -> bool:
+        """Whether a broker is there to stay, so that it may lead, be in an ISR or get a new partition.
+
+        With a partition: also whether its replica there is sound.
+        """
+        return (
+            broker in self.image.brokers
+            and broker not in self.stopping
+            and (partition is None or not self.has_failed(broker, partition))
+        )
+
+    def has_failed(self, broker: int, partition: PartitionId) -> bool:
+        return bool(self.failed) and partition in self.failed.get(broker, ())
 
     def partitions(self) -> Iterator[tuple[PartitionId, Partition]]:
         for name, topic in self.image.topics.items():

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.cluster import codec
-from headrace.cluster.image import Delta, Image
+from headrace.cluster.image import Delta, Image, Node
 from headrace.controller import leaders, producer_ids
 from headrace.controller.peers import Peers
 from headrace.controller.picture import Picture
-from headrace.controller.plan import Plan, ReplicaId, Touched, View, touched_by
+from headrace.controller.plan import PartitionId, Plan, ReplicaId, Touched, View, touched_by
 from headrace.controller.senders import SenderLimits, Senders, Term
 from headrace.controller.transactions import Steps, Transaction, orphan_writes, transactions, writes_of
 from headrace.controller.turns import Turns
@@ -87,15 +87,18 @@ class Reign:
         self._limits = limits
         self._picture = Picture(keys, cluster_id)
         self._stopping: dict[int, int] = {}
+        self._failed: dict[int, tuple[int, set[PartitionId]]] = {}
         self._turns = Turns(limits.max_waiting)
         self._over = False
         self._loaded = asyncio.Event()
         self._taken_over = asyncio.Event()
         self._news = asyncio.Event()
         self._doubted = asyncio.Event()
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes: dict[asyncio.Task[Any], None] = {}
         self._to_say: list[Touched] = []
-        self.senders = Senders(term, self._everything, peers, clock, sender_limits, on_stale=self._doubted.set)
+        self.senders = Senders(
+            term, self._everything, peers, clock, sender_limits, self._doubted.set, self._replicas_failed
+        )
 
     def _everything(self) -> tuple[Image, bool]:
         return self._picture.image, not self._picture.damaged()
@@ -112,7 +115,12 @@ class Reign:
     def view(self) -> View:
         image = self._picture.image
         stopping = {b for b, epoch in self._stopping.items() if b in image.brokers and image.brokers[b].epoch == epoch}
-        return View(image, self._picture.incarnations, frozenset(stopping))
+        failed = {
+            broker: partitions
+            for broker, (epoch, partitions) in self._failed.items()
+            if broker in image.brokers and image.brokers[broker].epoch == epoch
+        }
+        return View(image, self._picture.incarnations, frozenset(stopping), failed)
 
     async def run(self) -> None:
         """Serves the term until it is lost."""
@@ -142,6 +150,23 @@ class Reign:
         await self._taken_over.wait()
         self.check_active()
         return self.view()
+
+    def replicas_failed(self, broker: int, epoch: int, replicas: Iterable[ReplicaId]) -> None:
+        """This registration of the broker cannot serve these replicas: they lead and are in sync no longer.
+
+        It is not written down: a new controller sends everything to every broker and is told again.
+        """
+        known_epoch, known = self._failed.get(broker, (epoch, set()))
+        if known_epoch != epoch:
+            known = set()
+        image = self._picture.image
+        named = {(topic.name, index) for topic_id, index in replicas if (topic := image.topic_by_id(topic_id))}
+        if not named <= known:
+            self._failed[broker] = (epoch, known | named)
+            self._news.set()
+
+    def _replicas_failed(self, node: Node, replicas: Iterable[ReplicaId]) -> None:
+        self.replicas_failed(node.id, node.epoch, replicas)
 
     def stop_broker(self, broker: int, epoch: int) -> None:
         """From now on this registration of the broker gets nothing new."""
@@ -175,8 +200,8 @@ class Reign:
                     self._say()
 
         task = asyncio.create_task(turn(), name="controller: change")
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        self._changes[task] = None
+        task.add_done_callback(self._changes.pop)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -54,6 +54,14 @@ Picture = Callable[[], tuple[Image, bool]]
 """The newest picture, and whether it is complete: only then may a broker delete what is not in it."""
 
 
+OnFailed = Callable[[Node, Iterable[ReplicaId]], None]
+"""Told which replicas a broker cannot serve because a disk of it failed."""
+
+
+def _nobody_listens(node: Node, replicas: Iterable[ReplicaId]) -> None:
+    """For senders whose owner does not move leaderships."""
+
+
 class Sender:
     """What one registration of one broker has still to hear. It retries until it is heard or the registration goes."""
 
@@ -66,6 +74,7 @@ class Sender:
         clock: Clock,
         limits: SenderLimits,
         on_stale: Callable[[], None],
+        on_failed: OnFailed,
     ) -> None:
         self.node = node
         self._term = term
@@ -74,6 +83,7 @@ class Sender:
         self._clock = clock
         self._limits = limits
         self._on_stale = on_stale
+        self._on_failed = on_failed
         self._noted: set[ReplicaId] = set()
         self._full = True
         self._wanted = 1
@@ -174,6 +184,13 @@ class Sender:
                 pb.ErrorCode.Name(failed.error.code),
                 failed.error.message,
             )
+        lost = [
+            (uuid.UUID(bytes=failed.partition.topic_id), failed.partition.partition)
+            for failed in response.partition_errors
+            if failed.error.code == pb.KAFKA_STORAGE_ERROR
+        ]
+        if lost:
+            self._on_failed(self.node, lost)
 
 
 def full_state(image: Image, broker: int) -> tuple[list[pb.Topic], list[bpb.StopReplicaRequest.Partition]]:
@@ -225,8 +242,11 @@ class Senders:
         clock: Clock,
         limits: SenderLimits,
         on_stale: Callable[[], None],
+        on_failed: OnFailed = _nobody_listens,
     ) -> None:
-        self._make: Callable[[Node], Sender] = lambda node: Sender(node, term, picture, peers, clock, limits, on_stale)
+        self._make: Callable[[Node], Sender] = lambda node: Sender(
+            node, term, picture, peers, clock, limits, on_stale, on_failed
+        )
         self._clock = clock
         self._senders: dict[int, Sender] = {}
 

@@ -8,6 +8,7 @@ the broker's epoch, and an old one is refused.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from headrace.cluster.configs import Settings
 from headrace.cluster.protos import topic_to_proto
 from headrace.controller import configs, isr, leaders, reassignment, topics
 from headrace.controller.controller import Controller, Limits
+from headrace.controller.drain import drain
 from headrace.controller.peers import GrpcPeers, Peers
 from headrace.controller.plan import Plan, View
 from headrace.controller.topics import TopicRules
@@ -24,7 +26,7 @@ from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.rpc.channels import Channels
 from headrace.rpc.errors import error_message, response_header
-from headrace.rpc.server import RpcServer, serve
+from headrace.rpc.server import RpcServer, Serve, serve
 from headrace.v1 import common_pb2 as pb
 from headrace.v1 import controller_pb2 as cpb
 from headrace.v1 import controller_pb2_grpc
@@ -123,6 +125,26 @@ class Servicer(controller_pb2_grpc.ControllerServicer):
         view = await (await self._controller.reign()).current()
         return _signed(request, reassignment.under_way(view, request))
 
+    async def DrainBroker(self, request: cpb.DrainBrokerRequest, context: Context) -> cpb.DrainBrokerResponse:
+        reign = await self._controller.reign()
+        return _signed(request, await reign.change(lambda view: drain(view, request)))
+
+    async def ReportFailedReplicas(
+        self, request: cpb.ReportFailedReplicasRequest, context: Context
+    ) -> cpb.ReportFailedReplicasResponse:
+        reign = await self._controller.reign()
+        response = cpb.ReportFailedReplicasResponse()
+        try:
+            isr.check_broker(await reign.current(), request.broker_id, request.broker_epoch)
+        except KafkaError as refused:
+            if refused.code is ErrorCode.NOT_CONTROLLER:
+                raise
+            response.error.CopyFrom(error_message(refused))
+            return _signed(request, response)
+        failed = [(uuid.UUID(bytes=p.topic_id), p.partition) for p in request.partitions]
+        reign.replicas_failed(request.broker_id, request.broker_epoch, failed)
+        return _signed(request, response)
+
     async def AlterPartition(self, request: cpb.AlterPartitionRequest, context: Context) -> cpb.AlterPartitionResponse:
         reign = await self._controller.reign()
         return _signed(request, await reign.change(lambda view: isr.alter(view, request)))
@@ -179,10 +201,13 @@ class ControllerService:
         random: Random | None = None,
         peers: Peers | None = None,
         limits: Limits | None = None,
+        channels: Channels | None = None,
+        serve: Serve = serve,
     ) -> None:
         self._settings = settings
         self._random = random or Random()
-        self._channels = Channels()
+        self._channels = channels or Channels()
+        self._serve = serve
         peers = peers or GrpcPeers(self._channels, f"controller-{settings.node_id}")
         self.controller = Controller(settings, registry, peers, clock or SystemClock(), limits)
         self._rpc: RpcServer | None = None
@@ -201,7 +226,7 @@ class ControllerService:
         """Listens and runs for election. A standby is healthy, too: it answers with where the active one is."""
         servicer = Servicer(self.controller, self._settings, self._random)
         listen, advertised = self._settings.grpc, self._settings.advertised_grpc
-        self._rpc = await serve(
+        self._rpc = await self._serve(
             listen.host,
             listen.port,
             [(SERVICE, lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(servicer, server))],

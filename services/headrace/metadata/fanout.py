@@ -124,7 +124,8 @@ class Fanout(Generic[T]):
         self._history: deque[Step[T]] = deque()
         self._history_weight = 0
         self._complete_after = 0
-        self._readers: set[Subscription[T]] = set()
+        self._readers: dict[Subscription[T], None] = {}
+        """In the order in which they came, which a set would not keep."""
         self._closed = False
 
     @property
@@ -145,11 +146,11 @@ class Fanout(Generic[T]):
         if self._closed:
             subscription.end()
         else:
-            self._readers.add(subscription)
+            self._readers[subscription] = None
         return subscription
 
     def leave(self, subscription: Subscription[T]) -> None:
-        self._readers.discard(subscription)
+        self._readers.pop(subscription, None)
 
     def publish(self, step: Step[T]) -> None:
         """The next step, for everyone."""

@@ -26,7 +26,7 @@ from headrace.ports import Clock, SystemClock
 from headrace.registry.api import Registry, RegistryUnavailable, Snapshot
 from headrace.registry.keys import Keys
 from headrace.registry.registration import Registration, keep_registered
-from headrace.rpc import RpcServer, response_header, serve
+from headrace.rpc import RpcServer, Serve, response_header, serve
 from headrace.rpc.errors import error_message
 from headrace.v1 import metadata_pb2, metadata_pb2_grpc
 
@@ -215,7 +215,9 @@ class MetadataServer:
             task.result()
 
 
-async def start(registry: Registry, config: MetadataConfig, clock: Clock | None = None) -> MetadataServer:
+async def start(
+    registry: Registry, config: MetadataConfig, clock: Clock | None = None, serve: Serve = serve
+) -> MetadataServer:
     """Serves at once; calls wait until the first picture is there, and so does the health check's SERVING."""
     clock = clock or SystemClock()
     keys = Keys(config.cluster)

@@ -50,7 +50,8 @@ class MemoryStore:
         self._history: list[Changes] = []
         self._leases: dict[int, _Lease] = {}
         self._last_lease = 0
-        self._wakers: set[asyncio.Event] = set()
+        self._wakers: dict[asyncio.Event, None] = {}
+        """In the order in which they came (as everywhere here): a set of objects has another order in every process."""
         self._expiries: set[asyncio.Task[None]] = set()
 
     @property
@@ -146,10 +147,10 @@ class MemoryStore:
             self._commit([self._remove(key, revision) for key in sorted(held.keys, key=str.encode)])
 
     def subscribe(self, waker: asyncio.Event) -> None:
-        self._wakers.add(waker)
+        self._wakers[waker] = None
 
     def unsubscribe(self, waker: asyncio.Event) -> None:
-        self._wakers.discard(waker)
+        self._wakers.pop(waker, None)
 
     def close(self) -> None:
         """Ends the store's own tasks (a lease's expiry is one)."""
@@ -214,8 +215,8 @@ class MemoryRegistry:
         self._cut = False
         self._closed = False
         self._drop_answers = 0
-        self._sessions: set[LeaseSession] = set()
-        self._watches: set[_MemoryWatch] = set()
+        self._sessions: dict[LeaseSession, None] = {}
+        self._watches: dict[_MemoryWatch, None] = {}
 
     @property
     def max_txn_ops(self) -> int:
@@ -260,13 +261,13 @@ class MemoryRegistry:
     @asynccontextmanager
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[AsyncIterator[Snapshot | Changes]]:
         watch = _MemoryWatch(self, self._store, prefix, after)
-        self._watches.add(watch)
+        self._watches[watch] = None
         self._store.subscribe(watch.waker)
         try:
             yield watch
         finally:
             watch.close()
-            self._watches.discard(watch)
+            self._watches.pop(watch, None)
             self._store.unsubscribe(watch.waker)
 
     async def session(self, ttl: float) -> LeaseSession:
@@ -274,8 +275,8 @@ class MemoryRegistry:
         await self._arrive("lease grant")
         lease, granted = self._store.grant(ttl)
         await self._answer("lease grant")
-        session = LeaseSession(self, self._clock, lease, granted, sent, self._sessions.discard)
-        self._sessions.add(session)
+        session = LeaseSession(self, self._clock, lease, granted, sent, self._sessions.pop)
+        self._sessions[session] = None
         return session
 
     async def keep_alive(self, lease: int, timeout: float) -> float:

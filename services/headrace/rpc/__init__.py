@@ -2,6 +2,6 @@
 
 from headrace.rpc.channels import Channels, request_header
 from headrace.rpc.errors import kafka_error_of, response_header
-from headrace.rpc.server import RpcServer, serve
+from headrace.rpc.server import RpcServer, Serve, serve
 
-__all__ = ["Channels", "RpcServer", "kafka_error_of", "request_header", "response_header", "serve"]
+__all__ = ["Channels", "RpcServer", "Serve", "kafka_error_of", "request_header", "response_header", "serve"]

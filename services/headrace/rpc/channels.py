@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import grpc
 
@@ -17,25 +18,30 @@ def request_header(client_id: str) -> common_pb2.RequestHeader:
     return common_pb2.RequestHeader(correlation_id=next(_correlation_ids), client_id=client_id)
 
 
-class Channels:
-    """Channels by address. gRPC connects and reconnects by itself, with a back-off that stays short on a cluster."""
+def open_channel(address: str) -> grpc.aio.Channel:
+    """gRPC connects and reconnects by itself, with a back-off that stays short on a cluster."""
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            *OPTIONS,
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+        ],
+    )
 
-    def __init__(self) -> None:
+
+class Channels:
+    """Channels by address, each opened at its first use."""
+
+    def __init__(self, open_channel: Callable[[str], grpc.aio.Channel] = open_channel) -> None:
+        self._open_channel = open_channel
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = grpc.aio.insecure_channel(
-                address,
-                options=[
-                    *OPTIONS,
-                    ("grpc.initial_reconnect_backoff_ms", 50),
-                    ("grpc.min_reconnect_backoff_ms", 50),
-                    ("grpc.max_reconnect_backoff_ms", 1_000),
-                ],
-            )
-            self._channels[address] = channel
+            channel = self._channels[address] = self._open_channel(address)
         return channel
 
     async def forget(self, address: str) -> None:

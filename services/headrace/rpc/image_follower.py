@@ -68,7 +68,7 @@ class ImageFollower:
         self._chance.shuffle(self._servers)
         self._failures = 0
         self._listeners: list[Listener] = []
-        self._waiting: set[tuple[Callable[[Image], bool], asyncio.Future[Image]]] = set()
+        self._waiting: dict[tuple[Callable[[Image], bool], asyncio.Future[Image]], None] = {}
         self._task: asyncio.Task[None] | None = None
         self.server: str | None = None
         """The replica whose stream is open."""
@@ -109,7 +109,7 @@ class ImageFollower:
             return self.image
         future: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         entry = (predicate, future)
-        self._waiting.add(entry)
+        self._waiting[entry] = None
         try:
             async with asyncio.timeout(timeout):
                 return await future
@@ -120,7 +120,7 @@ class ImageFollower:
                 f"{self.server or 'no metadata server: none can be reached'})",
             ) from None
         finally:
-            self._waiting.discard(entry)
+            self._waiting.pop(entry, None)
 
     async def _follow(self) -> None:
         turn = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -44,6 +45,19 @@ class RpcServer:
         await self.set_serving(False)
         await self._server.stop(grace)
         await asyncio.wait_for(self._server.wait_for_termination(), grace + 1)
+
+
+class Serve(Protocol):
+    """How a process opens its port: `serve`, or what stands for it in a simulation."""
+
+    async def __call__(
+        self,
+        host: str,
+        port: int,
+        services: Sequence[tuple[str, Callable[[grpc.aio.Server], None]]],
+        *,
+        serving: bool = True,
+    ) -> RpcServer: ...
 
 
 async def serve(

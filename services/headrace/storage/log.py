@@ -23,7 +23,7 @@ from headrace.storage import timestamps
 from headrace.storage.config import MAX_LONG, LogConfig
 from headrace.storage.deletion import Deletions
 from headrace.storage.failure import Fallible, Guard
-from headrace.storage.files import FileRange, Files
+from headrace.storage.files import File, FileRange, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
 from headrace.storage.producer_state import ProducerState
@@ -86,6 +86,7 @@ class Log(Fallible):
         """See `_next_roll`; 0 when it has to be computed."""
         self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
+        self._newborn: tuple[File, ...] = ()
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
         self._truncations = 0
@@ -101,6 +102,22 @@ class Log(Fallible):
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+    def begins_with(self, *files: File) -> None:
+        """The log is new: its first flush makes these files and the folder's own name durable, too."""
+        self._newborn = files
+
+    @property
+    def truncations(self) -> int:
+        """How often it was cut: who copies it has to begin anew then."""
+        return self._truncations
+
+    def inherit(self, other: Log) -> None:
+        """Take over from a log with the same records what batches alone do not tell."""
+        for epoch, start in other.epochs.entries():
+            self.epochs.assign(epoch, start)
+        self.producers = other.producers
+        self.log_start_offset = max(self.log_start_offset, other.log_start_offset)
 
     @property
     def latest_epoch(self) -> int:
@@ -530,12 +547,17 @@ class Log(Fallible):
             end, active = self.log_end_offset, self.segments.active
             unsynced = {s: None for s in self.segments if self.segments.end_of(s, end) > self.recovery_point}
             unsynced.update(dict.fromkeys(self._sealed))
+            whole = [segment for segment in unsynced if segment is not active or active in self._sealed]
             self._sealed.clear()
-            parts = [part for segment in unsynced if segment is not active for part in segment.parts()]
+            parts = [part for segment in whole for part in segment.parts()]
             parts += [active.log, *self.snapshots.take_unsynced()]
-            folder = self.folder if self._names_changed else None
+            parts += self._newborn
+            folders = [self.folder] if self._names_changed else []
+            if self._newborn:
+                folders.append(os.path.dirname(self.folder))
             self._names_changed = False
-            return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
+            self._newborn = ()
+            return Flush(self.files, folders, parts, self.log_end_offset, self._truncations)
 
     def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
         """Have sealed segments synced although they lie below the recovery point."""
@@ -576,13 +598,20 @@ class Log(Fallible):
     def close(self) -> None:
         """Write out all that a clean start reads instead of the log, make it durable and let go of the files."""
         if self.failure is None:
+            flush = self.begin_close()
             with Guard(self):
-                self.segments.active.save_indexes()
-                self.snapshots.take(self.producers, self.log_end_offset)
-                self._names_changed = True
-                self.flush()
-                self.segments.active.sync()
+                flush.run()
+            self.finish_flush(flush)
         self.release()
+
+    def begin_close(self) -> Flush:
+        """Writes out what a clean start reads; `run` what is returned, then `finish_flush` and `release`."""
+        with Guard(self):
+            self.segments.active.save_indexes()
+            self.snapshots.take(self.producers, self.log_end_offset)
+            self._names_changed = True
+            self.sync_with_next_flush([self.segments.active])
+            return self.begin_flush()
 
     def release(self) -> None:
         """Let go of the files without writing anything (after a failure, or before the folder is deleted)."""

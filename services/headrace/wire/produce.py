@@ -35,6 +35,9 @@ _INDEX = struct.Struct(">i")
 _INDEX_SIZE = struct.Struct(">ii")
 _RESULT = struct.Struct(">ihqq")
 _RESULT_START = struct.Struct(">ihqqq")
+_ACCEPTED = struct.Struct(">BihqqqBBBBiB")
+"""One partition's result up to the end of the response: no record errors, no message, three empty tag sections, no
+throttling."""
 _NO_LEADER = (-1, -1)
 
 
@@ -158,6 +161,16 @@ def write_response(
     out += _INDEX.pack(throttle_time_ms)
     if flexible:
         write_endpoints(out, node_endpoints if version >= LEADERS else ())
+    return out
+
+
+def write_accepted(
+    version: int, topic: str | UUID, partition: int, base_offset: int, log_append_time_ms: int, log_start_offset: int
+) -> bytearray:
+    """The usual response, `write_response` of one partition without an error, in a flexible version: most are this."""
+    out = bytearray(b"\x02")
+    write_topic(out, topic, True, version >= TOPIC_IDS)
+    out += _ACCEPTED.pack(2, partition, 0, base_offset, log_append_time_ms, log_start_offset, 1, 0, 0, 0, 0, 0)
     return out
 
 

@@ -5,6 +5,7 @@ The files are in memory and keep everything that was written when a process dies
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tests.unit.broker.conftest import TOPIC_ID, ManualClock, ManualTimer, batch
@@ -36,6 +37,7 @@ class Replica:
         self.checkpointed = 0
         self.up = False
         self.registration = 0
+        self.soon: list[Callable[[], None]] = []
         self.start()
 
     def start(self) -> None:
@@ -49,12 +51,17 @@ class Replica:
             Stats(),
             Purgatory("Produce", timer),
             Purgatory("Fetch", timer),
-            lambda callback: callback(),
+            self.soon.append,
             Image,
         )
         self.manager.add(self.partition)
         self.fetcher = Fetcher(self.id, FetcherLimits(backoff=0.0), lambda: self.registration)
         self.up = True
+
+    def turn(self) -> None:
+        """The rest of this turn of the loop."""
+        while self.soon:
+            self.soon.pop(0)()
 
     def crash(self) -> None:
         self.partition.log.release()
@@ -155,4 +162,7 @@ class ReplicaSet:
                 request = replica.fetcher.request(self.clock.now)
                 if request is not None:
                     response = self.replicas[leader].answer(request)
-                    replica.fetcher.received(response, self.clock.now, self.clock.time_ms())
+                    for moved in replica.fetcher.received(response, self.clock.now, self.clock.time_ms()):
+                        replica.manager.wake(moved)
+                    self.replicas[leader].turn()
+                    replica.turn()

@@ -90,6 +90,16 @@ def test_acks_all_is_refused_below_min_isr_and_nothing_is_written(bench: Bench) 
     assert code(produce(bench, b"x", acks=1)) is None
 
 
+def test_a_leader_alone_in_the_isr_waits_for_nobody(bench: Bench) -> None:
+    partition = bench.lead(bench.partition(), isr=(0, 1, 2))
+    bench.lead(partition, isr=(0,), version=1)
+    partition.replicas = (0, 1, 2)
+    assert partition.progress is not None
+    partition.progress.confirm((0, 1, 2), (0,), bench.clock.now)
+    assert code(produce(bench, b"x", acks=-1)) is None
+    assert partition.high_watermark == 1
+
+
 def test_losing_the_isr_while_waiting_is_said_as_such(bench: Bench) -> None:
     partition = bench.lead(bench.partition(**{"min.insync.replicas": "2"}), isr=(0, 1, 2))
     answers = produce(bench, b"x", acks=-1)

@@ -1,4 +1,4 @@
-"""Three replicas under a random script of fetches, crashes and elections: what a reader saw stays, logs stay prefixes."""
+"""Three replicas under a random script of fetches, crashes and elections: what a reader saw stays, logs stay prefixes.
 
 The controller here is the real decision (`controller.leaders.settle`) on a state of its own; a leader's wishes for
 another in-sync set are granted by the same compare-and-swap as in the cluster. Words reach brokers late or never, so
@@ -19,8 +19,10 @@ Step = tuple[str, int]
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["produce", "produce", "fetch", "fetch", "fetch", "tell", "tell", "crash", "start", "gone"]
-            + ["shrink", "grow", "grow", "grant", "answer", "answer", "checkpoint", "flush", "prefer"]
+            [
+                *["produce", "produce", "fetch", "fetch", "fetch", "tell", "tell", "crash", "start", "gone"],
+                *["shrink", "grow", "grow", "grant", "answer", "answer", "checkpoint", "flush", "prefer"],
+            ]
         ),
         st.integers(0, 2),
     ),

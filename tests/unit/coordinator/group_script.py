@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from group_world import World
+from tests.unit.coordinator.group_world import World
 
 from headrace.coordinator.calls import (
     ConsumerGroupHeartbeat,

@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 import pytest
-from group_world import World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.unit.coordinator.group_world import World
 
 from headrace.coordinator.calls import (
     ConsumerGroupHeartbeat,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from group_script import run_file
+from tests.unit.coordinator.group_script import run_file
 
 _FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 

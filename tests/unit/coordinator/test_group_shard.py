@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from group_world import World
+from tests.unit.coordinator.group_world import World
 
 from headrace.config import InvalidConfig
 from headrace.coordinator.calls import (

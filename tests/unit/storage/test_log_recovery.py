@@ -172,3 +172,13 @@ def test_a_swap_that_had_begun_is_finished_and_one_that_had_not_is_undone() -> N
     files.write(f"{FOLDER}/{file_name(0, '.index.cleaned')}", b"")
     again = make_log(files, **CONFIG)
     assert [b.base_offset for b in batches(again.read(0, 1 << 20, upto=14).read())] == list(range(14))
+
+
+def test_a_producer_is_known_after_a_kill_although_its_records_are_gone() -> None:
+    _, log = written(6)
+    log.roll()
+    fill(log, 1, start=NOW + 10**12)
+    log.retain(NOW + 10**12)
+    assert log.log_start_offset == 6
+    log.flush()
+    assert reopen(log).append_as_leader(idempotent(5), 2, NOW).duplicate

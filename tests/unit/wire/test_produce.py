@@ -178,3 +178,10 @@ def test_too_many_partitions_are_refused() -> None:
     body = b"\0" + b"\0" * 6 + b"\x02" + b"\x02t" + b"\xc2\x9a\x0c" + b"\0" * (6 * 200_001)
     with pytest.raises(MalformedRequest, match="partitions"):
         produce.parse_request(9, memoryview(body))
+
+
+@pytest.mark.parametrize("version", range(produce.FLEXIBLE, produce.HIGHEST + 1))
+def test_the_usual_response_is_the_general_one(version: int) -> None:
+    topic = UUID(int=9) if version >= produce.TOPIC_IDS else "orders"
+    general = produce.write_response(version, [produce.PartitionResult(topic, 7, 0, 123456789012, -1, 42)])
+    assert produce.write_accepted(version, topic, 7, 123456789012, -1, 42) == general

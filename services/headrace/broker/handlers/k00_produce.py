@@ -13,7 +13,14 @@ from headrace.broker.handlers.leaders import LeaderHints
 from headrace.broker.replica_manager import Produced
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import LATER, Context, handles
-from headrace.wire.produce import PartitionResult, ProduceRequest, parse_request, write_response
+from headrace.wire.produce import (
+    FLEXIBLE,
+    PartitionResult,
+    ProduceRequest,
+    parse_request,
+    write_accepted,
+    write_response,
+)
 from headrace.wire.protocol import ApiKey
 
 
@@ -38,6 +45,8 @@ def _refusal(broker: Broker, context: Context, request: ProduceRequest) -> Kafka
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: give 0, 1 or -1 (all)")
     if request.transactional_id is not None:
         return KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served")
+    if broker.authorizer.unrestricted:
+        return None
     allows, principal = broker.authorizer.allows, context.principal
     for topic, _, _ in request.partitions:
         name = broker.topic_name(topic)
@@ -49,6 +58,9 @@ def _refusal(broker: Broker, context: Context, request: ProduceRequest) -> Kafka
 def _answer(broker: Broker, context: Context, request: ProduceRequest, results: list[Produced]) -> bytearray | None:
     if request.acks == 0:
         return None
+    if len(results) == 1 and results[0].error is None and context.version >= FLEXIBLE:
+        topic, partition, _, *offsets = results[0]
+        return write_accepted(context.version, topic, partition, *offsets)
     hints = LeaderHints(broker)
     written = [
         PartitionResult(topic, partition, 0, base_offset, append_time, log_start)

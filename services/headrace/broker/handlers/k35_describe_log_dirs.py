@@ -33,7 +33,7 @@ def _log_dir(report: LogDirReport, wanted: set[tuple[str, int]] | None) -> dict[
                     "partition_index": replica.partition,
                     "partition_size": replica.size,
                     "offset_lag": replica.offset_lag,
-                    "is_future_key": False,
+                    "is_future_key": replica.is_future,
                 }
             )
     return {

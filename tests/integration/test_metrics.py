@@ -1,0 +1,71 @@
+"""What Prometheus scrapes from a broker, under the names that Kafka's dashboards know, after traffic of known size."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+
+from prometheus_client.parser import text_string_to_metric_families
+from tests.integration.cluster import Cluster, wait_until
+from tests.integration.kafka_clients import Confluent, Rec, Send, Want
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(cluster: Cluster) -> Samples:
+    with urllib.request.urlopen(f"http://{cluster.process('broker', 0)['metrics']}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+def test_traffic_is_counted_by_topic_and_request(own_cluster: Cluster, new_topic: Callable[..., str]) -> None:
+    topic = new_topic("counted", partitions=2)
+    records = [Rec(b"x" * 100) for _ in range(50)]
+    Confluent().produce(own_cluster.bootstrap, [Send(topic, 0, records), Send(topic, 1, records[:10])])
+    Confluent().consume(own_cluster.bootstrap, [Want(topic, 0, 50)])
+    found = scrape(own_cluster)
+    assert value(found, "kafka_server_brokertopicmetrics_messagesin_total", topic=topic) == 60
+    assert value(found, "kafka_server_brokertopicmetrics_bytesin_total", topic=topic) >= 6000
+    assert value(found, "kafka_server_brokertopicmetrics_bytesout_total", topic=topic) >= 5000
+    assert value(found, "kafka_log_log_logendoffset", topic=topic, partition="0") == 50
+    assert value(found, "kafka_log_log_logendoffset", topic=topic, partition="1") == 10
+    assert value(found, "kafka_log_log_size", topic=topic, partition="0") >= 5000
+    for request in ("Produce", "Fetch", "Metadata", "ApiVersions"):
+        answered = value(found, "kafka_network_requestmetrics_requests_total", request=request)
+        assert answered >= 1
+        assert value(found, "kafka_network_requestmetrics_totaltime_seconds_count", request=request) == answered
+
+
+def test_the_state_of_the_broker_is_told(own_cluster: Cluster, new_topic: Callable[..., str]) -> None:
+    before = scrape(own_cluster)
+    new_topic("more", partitions=5)
+
+    def grown() -> bool:
+        now = scrape(own_cluster)
+        return all(
+            value(now, f"kafka_server_replicamanager_{name}")
+            >= value(before, f"kafka_server_replicamanager_{name}") + 5
+            for name in ("partitioncount", "leadercount")
+        )
+
+    wait_until(grown, "five more partitions, all led here")
+    found = scrape(own_cluster)
+    for name in (
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        "kafka_server_replicamanager_underminisrpartitioncount",
+        "kafka_server_replicamanager_offlinereplicacount",
+        "kafka_server_replicamanager_isrshrinks_total",
+        "kafka_server_replicamanager_isrexpands_total",
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+    ):
+        assert value(found, name) == 0, name
+    assert value(found, "kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert 0 <= value(found, "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent") <= 1
+    assert value(found, "kafka_server_socketservermetrics_connection_count") >= 1
+    for operation in ("Produce", "Fetch"):
+        waiting = value(found, "kafka_server_delayedoperationpurgatory_purgatorysize", delayedOperation=operation)
+        assert waiting >= 0

@@ -1,0 +1,242 @@
+"""Replicas that move, fail, are read from and lose sight of etcd, on three brokers with two disks and a rack each."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.integration.bouncing import Bouncer, free_ports, in_sync, leader_of, read_all, say
+from tests.integration.cluster import Cluster, wait_until
+
+from headrace.v1 import controller_pb2 as pb
+from headrace.v1 import controller_pb2_grpc
+from headrace.wire.client import Client
+from headrace.wire.protocol import ApiKey
+
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+SETTINGS = {
+    "broker.session.timeout.ms": "2000",
+    "replica.selector.class": SELECTOR,
+    "replica.lag.time.max.ms": "4000",
+    "auto.leader.rebalance.enable": "false",
+    "default.replication.factor": "3",
+}
+Three = tuple[Cluster, Bouncer, AdminClient]
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    cluster = Cluster(
+        tmp_path_factory.mktemp("racks") / "data", brokers=3, port=free_ports(), settings=SETTINGS
+    ).start()
+    bouncer = Bouncer(cluster)
+    for i in range(3):
+        dirs = ",".join(str(cluster.data / f"broker-{i}" / name) for name in "ab")
+        with open(cluster.process("broker", i)["config"], "a") as config:
+            config.write(f"broker.rack=rack-{i}\nlog.dirs={dirs}\n")
+        bouncer.signal("broker", i, signal.SIGTERM)
+    for i in range(3):
+        bouncer.wait_gone("broker", i)
+        bouncer.start("broker", i)
+    try:
+        yield cluster, bouncer, AdminClient({"bootstrap.servers": cluster.bootstrap})
+    finally:
+        bouncer.close()
+        cluster.stop()
+
+
+def make_topic(admin: AdminClient, name: str, *assignment: list[int], **config: str) -> str:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    topic = NewTopic(name, len(assignment), replica_assignment=list(assignment), config=settings)
+    admin.create_topics([topic], operation_timeout=30)[name].result(60)
+    wait_until(lambda: in_sync(admin, name, len(assignment[0])), "all replicas of the new topic in sync")
+    return name
+
+
+def write(bootstrap: str, topic: str, count: int, size: int = 20, first: int = 0) -> None:
+    """Writes numbered records with acks=all, each acknowledged before this returns."""
+    errors: list[object] = []
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "socket.timeout.ms": 2000, "request.timeout.ms": 2000}
+    )
+    for number in range(first, first + count):
+        value = (b"%d " % number).ljust(size, b".")
+        producer.produce(topic, value, partition=0, on_delivery=lambda e, _: errors.append(e) if e else None)
+        producer.poll(0)
+    assert producer.flush(60) == 0, "not acknowledged in time"
+    assert not errors, errors[:3]
+
+
+def replicas_of(admin: AdminClient, topic: str) -> list[int]:
+    return list(admin.list_topics(topic, 10).topics[topic].partitions[0].replicas)
+
+
+async def ask_controller(cluster: Cluster, method: str, request: object) -> object:
+    """Calls whichever controller is active."""
+    last: Exception | None = None
+    for i in range(2):
+        async with grpc.aio.insecure_channel(cluster.process("controller", i)["grpc"]) as channel:
+            try:
+                return await getattr(controller_pb2_grpc.ControllerStub(channel), method)(request, timeout=30)
+            except grpc.aio.AioRpcError as error:
+                last = error
+    raise AssertionError(last)
+
+
+def sent_by(cluster: Cluster, broker: int) -> float:
+    """Bytes that a broker has sent to consumers so far."""
+    with urllib.request.urlopen(f"http://{cluster.process('broker', broker)['metrics']}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("kafka_server_brokertopicmetrics_bytesout")
+    )
+
+
+def test_a_consumer_reads_from_the_replica_in_its_rack(three: Three) -> None:
+    cluster, _, admin = three
+    topic = make_topic(admin, "near", [0, 1, 2])
+    write(cluster.bootstrap, topic, 100, 1000)
+    before = [sent_by(cluster, i) for i in range(3)]
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "near",
+            "client.rack": "rack-2",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[bytes] = []
+
+    def read(until: int) -> bool:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+        return len(found) >= until
+
+    wait_until(lambda: read(100), "the first records")
+    for first in (100, 101, 102):
+        # A follower learns of the high watermark at once, not with its next long poll.
+        write(cluster.bootstrap, topic, 1, 1000, first)
+        began = time.monotonic()
+        wait_until(lambda upto=first + 1: read(upto), "a new record from the follower")
+        say(f"read from a follower {1000 * (time.monotonic() - began):.0f} ms after its acknowledgement")
+    consumer.close()
+    assert [int(value.split()[0]) for value in found] == list(range(103))
+    sent = [after - earlier for after, earlier in zip([sent_by(cluster, i) for i in range(3)], before, strict=True)]
+    assert sent[2] >= 103_000, sent
+    assert sent[0] == sent[1] == 0, "the leader only said where to read"
+
+
+async def test_a_partition_moves_and_its_factor_changes(three: Three) -> None:
+    cluster, _, admin = three
+    topic = make_topic(admin, "moved", [0])
+    write(cluster.bootstrap, topic, 500)
+    host, port = cluster.bootstrap.split(",")[0].split(":")
+    client = await Client.connect(host, int(port))
+    try:
+        for replicas in ([0, 1, 2], [2, 1], [1]):
+            move = {"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}
+            answer = await client.request(
+                ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+                1,
+                {"timeout": 30_000, "allow_replication_factor_change": True, "topics": [move]},
+            )
+            assert answer.responses[0].partitions[0].error_code == 0
+            wait_until(lambda wanted=replicas: replicas_of(admin, topic) == wanted, f"replicas {replicas}")
+            wait_until(lambda wanted=replicas: in_sync(admin, topic, len(wanted)), f"{replicas} in sync")
+        nothing = await client.request(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"timeout": 30_000, "topics": None})
+        assert nothing.topics == ()
+    finally:
+        client.close()
+    assert len(read_all(cluster.bootstrap, topic, 0)) == 500
+    wait_until(
+        lambda: not list(cluster.data.glob(f"broker-0/*/{topic}-0")), "the old replica's files to be on their way out"
+    )
+
+
+async def test_a_broker_is_drained(three: Three) -> None:
+    cluster, _, admin = three
+    topic = make_topic(admin, "drained", [0, 1], [1, 0], [1, 2])
+    write(cluster.bootstrap, topic, 100)
+
+    def held() -> list[tuple[str, int]]:
+        topics = admin.list_topics(timeout=10).topics
+        return [(name, i) for name, t in topics.items() for i, p in t.partitions.items() if 1 in p.replicas]
+
+    answer = await ask_controller(cluster, "DrainBroker", pb.DrainBrokerRequest(broker_id=1))
+    assert {(p.topic, p.partition) for p in answer.moving} >= {(topic, 0), (topic, 1), (topic, 2)}
+    stuck = {(s.partition.topic, s.partition.partition) for s in answer.stuck}
+    for name, _ in stuck:
+        assert len(replicas_of(admin, name)) == 3, "only what has a replica everywhere has nowhere to go"
+    wait_until(lambda: set(held()) <= stuck, "broker 1 to hold no more than what cannot move")
+    assert len(read_all(cluster.bootstrap, topic, 0)) == 100
+
+
+def test_a_disk_that_fails_takes_only_its_own_partitions(three: Three) -> None:
+    cluster, bouncer, admin = three
+    big, small = make_topic(admin, "big", [0, 2, 1]), make_topic(admin, "small", [0, 2, 1])
+    write(cluster.bootstrap, big, 300, 1000)
+    write(cluster.bootstrap, small, 10)
+    # No file of the process can grow beyond 100 kB now: the disk under the larger log fails at its next write.
+    pid = bouncer.pid("broker", 0)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    write(cluster.bootstrap, big, 100, 1000, first=300)
+    assert leader_of(admin, big) in (1, 2)
+    write(cluster.bootstrap, small, 10, first=10)
+    assert leader_of(admin, small) == 0, "the other disk serves on"
+    assert [int(v.split()[0]) for v in read_all(cluster.bootstrap, big, 0).values()] == list(range(400))
+    assert "goes offline" in bouncer.log("broker", 0)
+    bouncer.signal("broker", 0, signal.SIGTERM)
+    bouncer.wait_gone("broker", 0)
+    bouncer.start("broker", 0)
+    wait_until(lambda: in_sync(admin, big) and in_sync(admin, small), "the mended broker back in sync")
+
+
+def test_records_flow_while_etcd_is_away(three: Three) -> None:
+    cluster, bouncer, admin = three
+    topic = make_topic(admin, "alone", [0, 1, 2], min_insync_replicas="2")
+    write(cluster.bootstrap, topic, 10)
+    bouncer.signal("etcd", 0, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for number in range(6):
+            write(cluster.bootstrap, topic, 10, first=10 + 10 * number)
+            wait_until(lambda at=began + number + 1: time.monotonic() > at, "the next second")
+    finally:
+        bouncer.signal("etcd", 0, signal.SIGCONT)
+    write(cluster.bootstrap, topic, 10, first=70)
+
+    def makes_topics() -> bool:
+        name = f"after-{time.monotonic_ns()}"
+        return admin.create_topics([NewTopic(name, 1, 3)])[name].exception(30) is None
+
+    wait_until(makes_topics, "new topics", 60)
+    wait_until(lambda: in_sync(admin, topic), "everyone in sync again", 60)
+    values = [int(v.split()[0]) for v in read_all(cluster.bootstrap, topic, 0).values()]
+    assert list(dict.fromkeys(values)) == list(range(80))
+
+
+def test_an_offline_partition_says_so_and_can_be_had_back_at_a_price(three: Three) -> None:
+    cluster, bouncer, admin = three
+    topic = make_topic(admin, "lonely", [1, 2])
+    bouncer.signal("broker", 2, signal.SIGTERM)
+    bouncer.wait_gone("broker", 2)
+    write(cluster.bootstrap, topic, 5)
+    bouncer.signal("broker", 1, signal.SIGKILL)
+    bouncer.wait_gone("broker", 1)
+    bouncer.start("broker", 2)
+    wait_until(lambda: leader_of(admin, topic) == -1, "the partition to be offline: its last in-sync replica is dead")
+    found = admin.list_topics(topic, 10).topics[topic].partitions[0]
+    assert found.isrs == [1], "only broker 1 holds everything that was acknowledged"
+    bouncer.start("broker", 1)
+    wait_until(lambda: leader_of(admin, topic) == 1, "broker 1 to lead again")
+    assert len(read_all(cluster.bootstrap, topic, 0)) == 5

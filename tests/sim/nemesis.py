@@ -1,0 +1,299 @@
+"""What goes wrong, and when: one fault after the other, out of the seed.
+
+A process that is killed loses nothing that it wrote; that may happen to anyone at any time. A broker that loses what it
+had not synced (power, disk) is another matter: rule 1 promises an acknowledged record only while one member of the ISR
+survives with its disk, so such a fault comes only when somebody else in sync holds everything, and the others are left
+alone until the broker is back in sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.sim.checker import Checker
+from tests.sim.world import Machine, World
+
+from headrace.storage.memory_files import Crash
+
+DISK_CALLS = ("append", "write", "rename", "remove", "sync", "sync_dir", "truncate", "mkdir")
+
+
+class Nemesis:
+    """Runs until it is stopped; `heal` makes everything whole again."""
+
+    def __init__(self, world: World, checker: Checker) -> None:
+        self.world = world
+        self.checker = checker
+        self.chance = world.faults
+        self.pace = self.chance.choice([0.15, 0.4, 1.0])
+        """Faults a second."""
+        self.fragile: Machine | None = None
+        self.active = True
+        self._kinds: list[tuple[str, float, Callable[[], Coroutine[Any, Any, None]]]] = [
+            ("kill", 3, self._kill),
+            ("pause", 2, self._pause),
+            ("partition", 2, self._partition),
+            ("one-sided cut", 2, self._one_sided),
+            ("slow link", 1, self._slow),
+            ("flaky network", 1, self._flaky),
+            ("cut from etcd", 2, self._cut_from_etcd),
+            ("etcd down", 1, self._etcd_down),
+            ("lost answers of etcd", 1, self._drop_answers),
+            ("compaction of etcd", 0.5, self._compact),
+            ("rolling restart", 1, self._restart),
+            ("power loss", 2, self._power_loss),
+            ("power loss in a disk call", 2, self._crash_in_disk_call),
+            ("lost disk", 0.5, self._lose_disk),
+            ("clock jump", 0.5, self._clock_jump),
+        ]
+        # Each seed has its favourites, so that some combinations come up often enough to matter.
+        self._weights = [weight * self.chance.choice([0, 0.3, 1, 3]) for _, weight, _ in self._kinds]
+        if not any(self._weights):
+            self._weights[0] = 1
+
+    async def run(self) -> None:
+        while self.active:
+            await asyncio.sleep(self.chance.expovariate(self.pace))
+            if not self.active:
+                return
+            name, _, work = self.chance.choices(self._kinds, self._weights)[0]
+            self.world.spawn(self._guarded(name, work), name)
+
+    async def _guarded(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._look_after_fragile()
+        await work()
+
+    def heal(self) -> None:
+        """Every fault ends now."""
+        self.active = False
+        world = self.world
+        world.network.break_rate = 0.0
+        world.network.heal()
+        world.store.available = True
+        for machine in world.machines:
+            if machine.files.before is not None:
+                machine.files.before = None
+            if machine.registry is not None:
+                machine.registry.heal()
+                machine.registry._drop_answers = 0
+            if machine.process is not None and machine.process.paused:
+                machine.process.resume()
+            machine.start()
+        world.note("everything is healed")
+
+    # --- who
+
+    def _target(self, *, brokers_only: bool = False) -> Machine | None:
+        """Somebody to hurt; no broker while one of them has lost what only the others hold."""
+        self._look_after_fragile()
+        machines = self.world.brokers if brokers_only else self.world.machines
+        if self.fragile is not None:
+            machines = [machine for machine in machines if machine not in self.world.brokers]
+        running = [machine for machine in machines if machine.process is not None]
+        return self.chance.choice(running) if running else None
+
+    def _look_after_fragile(self) -> None:
+        """A broker that lost records is whole again once it is in every ISR it belongs to."""
+        fragile = self.fragile
+        if fragile is not None and fragile.ready:
+            number = self.world.brokers.index(fragile)
+            states = self.checker.states().values()
+            if all(number in state.isr for state in states if number in state.replicas):
+                self.fragile = None
+
+    def _expendable(self) -> Machine | None:
+        """A broker whose records somebody else in sync holds, everybody being well; then nobody else is hurt."""
+        self._look_after_fragile()
+        brokers = self.world.brokers
+        if self.fragile is not None or not all(self._well(machine) for machine in brokers):
+            return None
+        number = self.chance.randrange(len(brokers))
+        for key, state in self.checker.states().items():
+            if number not in state.isr:
+                continue
+            if len(state.replicas) == 1:
+                self.checker.of(key).excused = f"its only replica, on broker {number}, lost its disk"
+            elif set(state.isr) == {number}:
+                return None
+        return brokers[number]
+
+    def _well(self, machine: Machine) -> bool:
+        network, registry = self.world.network, machine.registry
+        return (
+            machine.ready
+            and machine.process is not None
+            and not machine.process.paused
+            and registry is not None
+            and registry.reachable
+            and not network._cuts
+        )
+
+    # --- what
+
+    def _say(self, fault: str, what: str) -> None:
+        self.world.count(fault)
+        self.world.note(f"fault: {what}")
+
+    async def _kill(self) -> None:
+        machine = self._target()
+        if machine is not None:
+            self._say("kill", f"{machine.name} is killed")
+            machine.kill()
+            await asyncio.sleep(self.chance.choice([0.05, 0.5, 2.0, 6.0]) * self.chance.random())
+            machine.start()
+
+    async def _pause(self) -> None:
+        machine = self._target()
+        if machine is None or machine.process is None or machine.process.paused:
+            return
+        seconds = self.chance.choice([0.5, 2.0, 4.0, 8.0]) * self.chance.uniform(0.5, 1.0)
+        self._say("pause", f"{machine.name} stands still for {seconds:.1f} s")
+        process = machine.process
+        process.pause()
+        await asyncio.sleep(seconds)
+        if process.alive and process.paused:
+            process.resume()
+
+    def _hosts(self) -> list[str]:
+        return [machine.name for machine in self.world.machines]
+
+    async def _partition(self) -> None:
+        if self.fragile is not None:
+            return
+        hosts = self._hosts()
+        side = [host for host in hosts if self.chance.random() < 0.35]
+        self._say("partition", f"{', '.join(side) or 'nobody'} cut off from the rest")
+        for one in side:
+            for other in hosts:
+                if other not in side:
+                    self.world.network.cut(one, other)
+                    self.world.network.cut(other, one)
+        await self._heal_later()
+
+    async def _one_sided(self) -> None:
+        if self.fragile is not None:
+            return
+        one, other = self.chance.sample(self._hosts(), 2)
+        self._say("one-sided cut", f"nothing gets from {one} to {other}")
+        self.world.network.cut(one, other)
+        await self._heal_later()
+
+    async def _heal_later(self) -> None:
+        await asyncio.sleep(self.chance.choice([1.0, 4.0, 10.0]) * self.chance.random())
+        self.world.network.heal()
+        self.world.note("the network is whole")
+
+    async def _slow(self) -> None:
+        one, other = self.chance.sample(self._hosts(), 2)
+        factor = self.chance.choice([10, 100, 1000])
+        self._say("slow link", f"{one} to {other} is {factor} times slower")
+        self.world.network.slow_down(one, other, factor)
+        await self._heal_later()
+
+    async def _flaky(self) -> None:
+        self._say("flaky network", "connections break now and then")
+        self.world.network.break_rate = self.chance.choice([0.001, 0.01, 0.03])
+        await asyncio.sleep(self.chance.uniform(1, 8))
+        self.world.network.break_rate = 0.0
+
+    async def _cut_from_etcd(self) -> None:
+        machine = self._target()
+        if machine is not None and machine.registry is not None:
+            registry = machine.registry
+            seconds = self.chance.choice([1.0, 4.0, 8.0]) * self.chance.uniform(0.5, 1.0)
+            self._say("cut from etcd", f"{machine.name} cannot reach etcd for {seconds:.1f} s")
+            registry.cut()
+            await asyncio.sleep(seconds)
+            registry.heal()
+
+    async def _etcd_down(self) -> None:
+        store = self.world.store
+        if not store.available or self.fragile is not None:
+            return
+        seconds = self.chance.choice([0.5, 3.0, 6.0]) * self.chance.uniform(0.5, 1.0)
+        self._say("etcd down", f"etcd has no leader for {seconds:.1f} s")
+        store.available = False
+        await asyncio.sleep(seconds)
+        store.available = True
+
+    async def _drop_answers(self) -> None:
+        machine = self._target()
+        if machine is not None and machine.registry is not None:
+            self._say("lost answers of etcd", f"{machine.name} loses etcd's next answers")
+            machine.registry.drop_answers(self.chance.randint(1, 3))
+
+    async def _compact(self) -> None:
+        store = self.world.store
+        if store.compacted < store.revision:
+            self._say("compaction of etcd", "etcd forgets its history")
+            store.compact(store.revision)
+
+    async def _restart(self) -> None:
+        machine = self._target(brokers_only=True)
+        if machine is None or not machine.ready or machine.process is None:
+            return
+        self._say("rolling restart", f"{machine.name} is stopped in order")
+        process, service = machine.process, machine.service
+        stopped = process.spawn(service.stop(), name="stop")
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            if stopped.done() or not process.alive:
+                break
+        if machine.process is process:
+            if stopped.done() and not stopped.cancelled() and stopped.exception() is not None:
+                self.world.violated(f"{machine.name} could not stop: {stopped.exception()!r}")
+            machine.kill()
+        await asyncio.sleep(self.chance.random())
+        machine.start()
+
+    async def _power_loss(self) -> None:
+        machine = self._expendable()
+        if machine is not None:
+            self._say("power loss", f"{machine.name} loses its power")
+            self.fragile = machine
+            machine.lose_power(self.chance)
+            await asyncio.sleep(self.chance.uniform(0.2, 6.0))
+            machine.start()
+
+    async def _crash_in_disk_call(self) -> None:
+        """The power goes during one of the next calls to the disk."""
+        machine = self._expendable()
+        if machine is None:
+            return
+        left = self.chance.randint(1, 40)
+        wanted = self.chance.choice([*DISK_CALLS, "any", "any"])
+        process = machine.process
+        self.fragile = machine
+
+        def before(operation: str, path: str) -> None:
+            nonlocal left
+            if wanted in (operation, "any"):
+                left -= 1
+                if left == 0:
+                    self._say("power loss in a disk call", f"{machine.name} loses its power in {operation} of {path}")
+                    machine.kill(silent=True)
+                    self.world.later(0.0, machine.files.crash, self.chance)
+                    self.world.later(self.chance.uniform(0.2, 6.0), machine.start)
+                    raise Crash
+
+        machine.files.before = before
+        await asyncio.sleep(self.chance.uniform(2.0, 10.0))
+        if machine.process is process and machine.files.before is before:
+            machine.files.before = None
+
+    async def _lose_disk(self) -> None:
+        machine = self._expendable()
+        if machine is not None:
+            self._say("lost disk", f"{machine.name} comes back with an empty disk")
+            self.fragile = machine
+            machine.lose_disk()
+            await asyncio.sleep(self.chance.uniform(0.2, 6.0))
+            machine.start()
+
+    async def _clock_jump(self) -> None:
+        machine = self.chance.choice(self.world.machines)
+        jump = self.chance.choice([-5_000, -100, 100, 5_000])
+        self._say("clock jump", f"the clock of {machine.name} jumps by {jump} ms")
+        machine.clock.skew_ms += jump

@@ -1,0 +1,234 @@
+"""One seed from its beginning to its verdict: a cluster comes up, is used and hurt, is healed, and is looked at."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.sim.checker import Checker
+from tests.sim.loop import PROCESS, Spinning
+from tests.sim.nemesis import Nemesis
+from tests.sim.workload import Admin, Client, Consumer, Producer, of_chance
+from tests.sim.world import TIMELINE, World, watch_logs
+
+from headrace.storage.memory_files import Crash
+
+START_SECONDS = 30.0
+RECOVERY_SECONDS = 90.0
+"""Simulated seconds after the last fault within which everything must work and be in sync again."""
+LOOK_SECONDS = 0.1
+MAX_CPU_SECONDS = 40.0
+"""Real ones for one seed; a seed takes about one, so whoever reaches this never comes to an end."""
+
+
+@dataclass
+class Verdict:
+    """What became of a seed."""
+
+    seed: int
+    violations: list[str]
+    trace_hash: str
+    simulated_seconds: float
+    steps: int
+    checked: int
+    delivered: int
+    faults: Counter[str] = field(default_factory=Counter)
+    timeline: list[str] = field(default_factory=list)
+
+    def report(self, lines: int = 60) -> str:
+        """What a person needs to understand it."""
+        return "\n".join(
+            [
+                *(["  ..."] if len(self.timeline) > lines else []),
+                *self.timeline[-lines:],
+                f"seed {self.seed}: {len(self.violations)} violation(s)",
+                *(f"  {violation}" for violation in self.violations),
+                f"To see it again: .venv/bin/python -m tests.sim --seed {self.seed} --timeline 400",
+            ]
+        )
+
+
+class Scenario:
+    """The phases of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed, brokers=4 if seed % 5 == 0 else 3)
+        TIMELINE.world = self.world
+        self.checker = Checker(self.world)
+        shape = self.world.chance("shape")
+        brokers = len(self.world.brokers)
+        self.chaos_seconds = shape.choice([15.0, 30.0, 60.0])
+        self.topics: dict[str, dict[str, Any]] = {
+            "orders": {"partitions": shape.randint(1, 3), "factor": 3, "min_insync_replicas": "2"},
+        }
+        if shape.random() < 0.5:
+            self.topics["clicks"] = {
+                "partitions": shape.randint(1, 2),
+                "factor": shape.randint(1, brokers),
+                "min_insync_replicas": "1",
+            }
+        for wanted in self.topics.values():
+            wanted["segment_bytes"] = shape.choice(["500", "3000", "1073741824"])
+            wanted["flush_ms"] = shape.choice(["1000", "5000", "9223372036854775807"])
+        self.clients = of_chance(self.world, self.checker, self.topics, shape)
+        self.nemesis = Nemesis(self.world, self.checker)
+
+    def run(self) -> Verdict:
+        world = self.world
+
+        def hung(*_: object) -> None:
+            # Whoever catches this, the world ends at the next turn.
+            process = PROCESS.get()
+            world.violated(f"{process.name if process else 'the world'} runs without ever waiting")
+            raise Crash
+
+        before = signal.signal(signal.SIGVTALRM, hung)
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS, 1.0)
+        try:
+            self._phases()
+            self._unforeseen()
+        except (Spinning, Crash) as error:
+            if not world.violations:
+                world.violated(str(error))
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
+            verdict = Verdict(
+                seed=world.seed,
+                violations=list(world.violations),
+                trace_hash=world.trace_hash,
+                simulated_seconds=world.now,
+                steps=world.loop.steps,
+                checked=self.checker.checked,
+                delivered=sum(p.delivered for p in self._of(Producer)),
+                faults=world.counts,
+                timeline=list(world.timeline),
+            )
+            self._close()
+        return verdict
+
+    def _phases(self) -> None:
+        world = self.world
+        for machine in world.machines:
+            machine.start()
+        for client in self.clients:
+            client.start()
+        self._look()
+        admin = self._of(Admin)[0]
+        if not self._until(lambda: admin.created and all(m.ready for m in world.machines), START_SECONDS, "start"):
+            return
+        world.spawn(self.nemesis.run(), "nemesis")
+        world.run(lambda: False, self.chaos_seconds)
+        if world.violations:
+            return
+        self.nemesis.heal()
+        admin.working = False
+        world.run(lambda: False, 2.0)
+        for producer in self._of(Producer):
+            producer.working = False
+        if not self._recovered():
+            return
+        for consumer in self._of(Consumer):
+            consumer.working = False
+        world.run(lambda: False, 1.0)
+        self.checker.finish()
+
+    def _recovered(self) -> bool:
+        """Every producer gets through, every partition takes a record, every replica is in sync, all is read."""
+        world = self.world
+        if not self._until(lambda: not any(p.busy for p in self._of(Producer)), RECOVERY_SECONDS, "producers"):
+            return False
+        probes = []
+        for topic, wanted in self.topics.items():
+            probe = Producer(
+                world, self.checker, f"probe-{topic}", topic, acks=-1, idempotent=True, native=bool(world.seed % 2)
+            )
+            probe.working = False
+            self.clients.append(probe)
+            probes.append((probe, wanted["partitions"]))
+            probe.start()
+        world.run(lambda: False, 1.0)
+        done: list[bool] = []
+        for probe, partitions in probes:
+            for index in range(partitions):
+                probe.process.spawn(self._probe(probe, index, done))
+        expected = sum(partitions for _, partitions in probes)
+        if not self._until(lambda: len(done) == expected, RECOVERY_SECONDS, "a record to every partition"):
+            return False
+        return self._until(
+            lambda: self.checker.settled() is None and self._all_read() is None,
+            RECOVERY_SECONDS,
+            lambda: self.checker.settled() or self._all_read() or "",
+        )
+
+    async def _probe(self, probe: Producer, index: int, done: list[bool]) -> None:
+        while not await probe.deliver(index, 1):
+            await probe.pause(0.5)
+        done.append(True)
+
+    def _all_read(self) -> str | None:
+        ends = {}
+        for key, state in self.checker.states().items():
+            replica = self.checker.replica(state.leader, key)
+            ends[key] = replica.log.log_end_offset if replica is not None else -1
+        for consumer in self._of(Consumer):
+            for key, position in consumer.positions.items():
+                if key in ends and position < ends[key]:
+                    return f"{consumer.name} is at {position} of {ends[key]} in {key[0]}-{key[1]}"
+        return None
+
+    def _until(self, holds: Any, seconds: float, what: Any) -> bool:
+        world = self.world
+        # Asked now and then: these questions look at the whole cluster.
+        deadline = world.now + seconds
+        while not world.violations and world.now < deadline:
+            if holds():
+                return True
+            world.run(lambda: False, 0.25)
+        if not world.violations:
+            missing = what() if callable(what) else what
+            world.violated(f"progress: not within {seconds:g} s after everything was well: {missing}")
+        return False
+
+    def _look(self) -> None:
+        self.checker.look()
+        self.world.later(LOOK_SECONDS, self._look)
+
+    def _unforeseen(self) -> None:
+        for failure in self.world.loop.failures:
+            error = failure.get("exception")
+            if isinstance(error, AssertionError | TypeError | AttributeError | NameError | KeyError):
+                self.world.violated(f"unforeseen: {failure['message']}: {error!r}")
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        return [client for client in self.clients if isinstance(client, kind)]
+
+    def _close(self) -> None:
+        """Ends the world without a word from those who still live in it."""
+        TIMELINE.world = None
+        for client in self.clients:
+            client.process.kill()
+        self.world.close()
+
+
+def run_seed(seed: int) -> Verdict:
+    """Runs one seed."""
+    watch_logs()
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            verdict = Scenario(seed).run()
+            # The dead are buried here, where their last words (`finally` blocks of code that never ended) reach nobody.
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+    return verdict
+
+
+__all__ = ["Client", "Scenario", "Verdict", "run_seed"]
