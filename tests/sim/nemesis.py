@@ -30,6 +30,8 @@ class Nemesis:
         self.pace = self.chance.choice([0.15, 0.4, 1.0])
         """Faults a second."""
         self.fragile: Machine | None = None
+        """The broker that has lost, or is about to lose, what it had not synced."""
+        self._armed = False
         self.active = True
         self._kinds: list[tuple[str, float, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("kill", 3, self._kill),
@@ -67,7 +69,7 @@ class Nemesis:
 
     def heal(self) -> None:
         """Every fault ends now."""
-        self.active = False
+        self.active = self._armed = False
         world = self.world
         world.network.break_rate = 0.0
         world.network.heal()
@@ -97,7 +99,7 @@ class Nemesis:
     def _look_after_fragile(self) -> None:
         """A broker that lost records is whole again once it is in every ISR it belongs to."""
         fragile = self.fragile
-        if fragile is not None and fragile.ready:
+        if fragile is not None and fragile.ready and not self._armed:
             number = self.world.brokers.index(fragile)
             states = self.checker.states().values()
             if all(number in state.isr for state in states if number in state.replicas):
@@ -266,12 +268,14 @@ class Nemesis:
         wanted = self.chance.choice([*DISK_CALLS, "any", "any"])
         process = machine.process
         self.fragile = machine
+        self._armed = True
 
         def before(operation: str, path: str) -> None:
             nonlocal left
             if wanted in (operation, "any"):
                 left -= 1
                 if left == 0:
+                    self._armed = False
                     self._say("power loss in a disk call", f"{machine.name} loses its power in {operation} of {path}")
                     machine.kill(silent=True)
                     self.world.later(0.0, machine.files.crash, self.chance)
@@ -282,6 +286,7 @@ class Nemesis:
         await asyncio.sleep(self.chance.uniform(2.0, 10.0))
         if machine.process is process and machine.files.before is before:
             machine.files.before = None
+            self._armed = False
 
     async def _lose_disk(self) -> None:
         machine = self._expendable()

@@ -14,7 +14,7 @@ from tests.sim.loop import Process
 from tests.sim.wire import SimWireClient
 from tests.sim.world import SimClock, World
 
-from headrace.broker.controller_client import ControllerClient
+from headrace.rpc.controller_client import ControllerClient
 from headrace.cluster.image import NO_LEADER, Node, Partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches
