@@ -62,7 +62,7 @@ class Scenario:
         self.checker = Checker(self.world)
         shape = self.world.chance("shape")
         brokers = len(self.world.brokers)
-        self.chaos_seconds = shape.choice([15.0, 30.0, 60.0])
+        self.chaos_seconds = shape.choice([20.0, 40.0, 90.0])
         self.topics: dict[str, dict[str, Any]] = {
             "orders": {"partitions": shape.randint(1, 3), "factor": 3, "min_insync_replicas": "2"},
         }
@@ -223,11 +223,13 @@ def run_seed(seed: int) -> Verdict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            gc.disable()
             verdict = Scenario(seed).run()
             # The dead are buried here, where their last words (`finally` blocks of code that never ended) reach nobody.
             gc.collect()
     finally:
         sys.unraisablehook = hook
+        gc.enable()
     return verdict
 
 
