@@ -54,7 +54,6 @@ class Checker:
         self._marks: dict[tuple[int, int, uuid.UUID, int, int], int] = {}
         self._controller_epochs: dict[tuple[str, int], int] = {}
         self._states: dict[tuple[uuid.UUID, int, int], Partition] = {}
-        self._first_state: dict[tuple[uuid.UUID, int, int], tuple[int, ...]] = {}
         world.store.on_txn = self._txn
 
     def of(self, key: Key) -> PartitionHistory:

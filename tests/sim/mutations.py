@@ -5,15 +5,18 @@ Each is a context manager that puts the wrong code in place of the right one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from headrace.broker.control import ReplicaControl
 from headrace.broker.isr import Progress
 from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.partition import Partition
 from headrace.controller import leaders
 from headrace.controller.reign import Reign
+from headrace.registry.api import CreateRevision
 from headrace.registry.election import Leadership
 from headrace.registry.ownership import Ownership
 from headrace.storage.memory_files import MemoryFiles
@@ -76,14 +79,10 @@ def shrink_without_consent() -> AbstractContextManager[None]:
 
 def lease_loss_ignored() -> AbstractContextManager[None]:
     """A controller goes on after its lease is gone, and writes without its guard."""
-    from headrace.registry.api import CreateRevision
-
     always = property(lambda self: True)
     anything = property(lambda self: CreateRevision(self.key + "/nobody", 0))
 
     async def never(self: Ownership) -> None:
-        import asyncio
-
         await asyncio.Event().wait()
 
     @contextmanager
@@ -153,7 +152,6 @@ def divergence_unchecked() -> AbstractContextManager[None]:
 
 def stale_controller_obeyed() -> AbstractContextManager[None]:
     """A broker takes the word of any controller, however old."""
-    from headrace.broker.control import ReplicaControl
 
     def wrong(self: Any, controller_epoch: int, broker_epoch: int) -> None:
         self._controller_epoch = controller_epoch
@@ -177,5 +175,3 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     )
 }
 """By name."""
-
-

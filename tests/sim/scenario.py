@@ -13,7 +13,7 @@ from typing import Any
 from tests.sim.checker import Checker
 from tests.sim.loop import PROCESS, Spinning
 from tests.sim.nemesis import Nemesis
-from tests.sim.workload import Admin, Client, Consumer, Producer, of_chance
+from tests.sim.workload import Admin, Consumer, Producer, of_chance
 from tests.sim.world import TIMELINE, World, watch_logs
 
 from headrace.storage.memory_files import Crash
@@ -231,6 +231,3 @@ def run_seed(seed: int) -> Verdict:
         sys.unraisablehook = hook
         gc.enable()
     return verdict
-
-
-__all__ = ["Client", "Scenario", "Verdict", "run_seed"]

@@ -10,9 +10,9 @@ import sys
 import pytest
 from tests.sim.scenario import run_seed
 
-FIXED = (1, 2, 5, 8, 9, 15, 33, 61)
+FIXED = (2, 3, 8, 15, 33, 61)
 """Some of them found bugs once (BUGS.md)."""
-FRESH = [random.SystemRandom().randrange(1 << 32) for _ in range(12)]
+FRESH = [random.SystemRandom().randrange(1 << 32) for _ in range(8)]
 """Other ones every time; the name of a test says which."""
 
 
@@ -29,11 +29,11 @@ def test_a_fresh_seed_breaks_no_rule(number: int) -> None:
     assert not verdict.violations, verdict.report()
 
 
-@pytest.mark.parametrize("seed", [8, 15])
+@pytest.mark.parametrize("seed", [15])
 def test_a_seed_gives_the_same_trace_in_every_process(seed: int) -> None:
     again = run_seed(seed)
     hashes = {run_seed(seed).trace_hash, again.trace_hash}
-    for hash_seed in ("0", "1", "4711"):
+    for hash_seed in ("0", "4711"):
         script = f"from tests.sim.scenario import run_seed; import sys; sys.stdout.write(run_seed({seed}).trace_hash)"
         done = subprocess.run(
             [sys.executable, "-c", script],
