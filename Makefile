@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit integration bounce format docs bench-log clean
+.PHONY: help setup up test lint unit sim integration bounce format docs bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,13 +22,17 @@ up: $(STAMP) ## Start a local cluster on 127.0.0.1:9092 (Ctrl-C stops it)
 	@$(BIN)/headrace dev
 
 test: $(STAMP) ## Run every check and every test that needs no Kubernetes
-	@tests/run lint types layers unit integration
+	@tests/run lint types layers unit sim integration
 
 lint: $(STAMP) ## Check formatting, lint, types and layers
 	@tests/run lint types layers
 
 unit: $(STAMP) ## Run the unit tests
 	@tests/run unit
+
+SEEDS ?= 200
+sim: $(STAMP) ## Run SEEDS=200 simulated clusters over all cores (FIRST= the first seed)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 integration: $(STAMP) ## Run the tests with real processes, a real etcd and real clients
 	@tests/run integration
@@ -41,7 +45,7 @@ format: $(STAMP) ## Format the code and fix what lint can fix
 	@$(BIN)/ruff format .
 
 docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
-	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers > COMPATIBILITY.md
+	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers headrace.coordinator.handlers > COMPATIBILITY.md
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
 	@$(BIN)/python bench/log.py

@@ -1,4 +1,4 @@
-"""What groups cost: 1,000 groups of 10 members with a heartbeat every 3 s, and offset commits as fast as they are asked.
+"""What groups cost: 1,000 groups of 10 members with a heartbeat every 3 s, and offset commits at a given rate.
 
 `python bench/groups.py` starts a cluster of its own (two brokers, one coordinator), plays the members over Kafka's
 protocol, and prints the CPU time of the coordinator's process as a share of one core, and commits a second.
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +180,8 @@ async def heartbeats(cluster: Cluster, groups: int, members: int, seconds: float
     used = cpu_seconds(pid) - before
     failures = sum(member.failures for member in everyone)
     print(f"groups {groups} x {members} members, formed in {formed:.1f} s ({groups / formed:.0f} groups/s)")
-    print(
-        f"heartbeats {sent / passed:,.0f}/s for {passed:.0f} s: {100 * used / passed:.0f}% of a core, {failures} refused"
-    )
+    share = 100 * used / passed
+    print(f"heartbeats {sent / passed:,.0f}/s for {passed:.0f} s: {share:.0f}% of a core, {failures} refused")
     for member in everyone:
         member.client.close()
 
@@ -216,7 +216,7 @@ async def commits(cluster: Cluster, rate: int, groups: int, seconds: float) -> N
         }
         return messages.encode(ApiKey.OFFSET_COMMIT, 8, request, "request")
 
-    def answered(answer: asyncio.Future[memoryview], sent: float) -> None:
+    def answered(sent: float, answer: asyncio.Future[memoryview]) -> None:
         nonlocal done, failed
         slots.release()
         if answer.exception() is not None:
@@ -235,7 +235,7 @@ async def commits(cluster: Cluster, rate: int, groups: int, seconds: float) -> N
             continue
         await slots.acquire()
         future = clients[number % len(clients)].send(ApiKey.OFFSET_COMMIT, 8, [body(number)])
-        future.add_done_callback(lambda answer, sent=time.monotonic(): answered(answer, sent))  # type: ignore[misc]
+        future.add_done_callback(partial(answered, time.monotonic()))
         number += 1
         if number % 20 == 0:
             await asyncio.sleep(0)

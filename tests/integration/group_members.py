@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.integration.cluster import wait_until
 
 
@@ -118,10 +118,19 @@ def produce_values(bootstrap: str, topic: str, partitions: int, values: Sequence
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """What the group has committed, by partition; -1001: nothing."""
+    """What the group has committed, by partition; -1001: nothing. A coordinator that moves is asked again."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+
+    def ask() -> list[TopicPartition]:
+        try:
+            found: list[TopicPartition] = consumer.committed(
+                [TopicPartition(topic, index) for index in range(partitions)], 30
+            )
+            return found
+        except KafkaException:
+            return []
+
     try:
-        found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], 30)
-        return [each.offset for each in found]
+        return [each.offset for each in wait_until(ask, f"the offsets of {group}")]
     finally:
         consumer.close()

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from tests.integration.cluster import EXTERNAL, Cluster, command, wait_until
 from tests.integration.conftest import running
 from tests.integration.group_members import Member, committed, members, produce_values, wait_for_shares
-from tests.integration.raw import Closed, Wire, produce, record_batch
+from tests.integration.raw import Closed, Wire, body, framed, produce, record_batch
 from tests.integration.topics import create_topic
 
 from headrace.cluster.coordination import partition_for
@@ -230,7 +230,7 @@ def test_one_that_slept_past_its_lease_can_change_nothing(two: Cluster, topic: s
 
             wait_until(commit, "a commit with the new owner", 30)
             # It lies in the sleeper's socket, and is the first thing it sees.
-            zombie.send(_frame(commit_request(group, topic, 7)))
+            zombie.send(framed(body(commit_request(group, topic, 7))))
         finally:
             coordinators.signal(asleep, signal.SIGCONT)
         try:
@@ -245,12 +245,6 @@ def test_one_that_slept_past_its_lease_can_change_nothing(two: Cluster, topic: s
     assert refused.error.code == common_pb2.PRODUCER_FENCED, refused
     wait_until(lambda: both_have_a_share(two), "the sleeper to have its share again", 30)
     assert committed(two.bootstrap, group, topic, 1) == [100]
-
-
-def _frame(request: object) -> bytes:
-    from tests.integration.raw import body, framed
-
-    return framed(body(request))
 
 
 def produce_as_owner(cluster: Cluster, partition: int, epoch: int) -> broker_pb2.ProduceResponse.PartitionResult:

@@ -2,8 +2,8 @@
 
 A process that is killed loses nothing that it wrote; that may happen to anyone at any time. A broker that loses what it
 had not synced (power, disk) is another matter: rule 1 promises an acknowledged record only while one member of the ISR
-survives with its disk, so such a fault comes only when somebody else in sync holds everything, and the others are left
-alone until the broker is back in sync.
+survives with its disk, so such a fault comes only when somebody else in sync holds everything, nobody's session with
+etcd was in danger lately (BUGS.md says why), and the others are left alone until the broker is back in sync.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tests.sim.world import Machine, World
 
 from headrace.storage.memory_files import Crash
 
+SESSION_DANGER = 5.0
+"""Seconds after which a session that was in danger is lost or safe."""
 DISK_CALLS = ("append", "write", "rename", "remove", "sync", "sync_dir", "truncate", "mkdir")
 
 
@@ -30,6 +32,9 @@ class Nemesis:
         self.pace = self.chance.choice([0.15, 0.4, 1.0])
         """Faults a second."""
         self.fragile: Machine | None = None
+        """The broker that has lost, or is about to lose, what it had not synced."""
+        self._armed = False
+        self._sessions_safe_at = 0.0
         self.active = True
         self._kinds: list[tuple[str, float, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("kill", 3, self._kill),
@@ -67,7 +72,7 @@ class Nemesis:
 
     def heal(self) -> None:
         """Every fault ends now."""
-        self.active = False
+        self.active = self._armed = False
         world = self.world
         world.network.break_rate = 0.0
         world.network.heal()
@@ -83,6 +88,10 @@ class Nemesis:
             machine.start()
         world.note("everything is healed")
 
+    def _endanger_sessions(self) -> None:
+        """Something may cost a broker its session: it shows within a few seconds."""
+        self._sessions_safe_at = max(self._sessions_safe_at, self.world.now + SESSION_DANGER)
+
     # --- who
 
     def _target(self, *, brokers_only: bool = False) -> Machine | None:
@@ -97,7 +106,7 @@ class Nemesis:
     def _look_after_fragile(self) -> None:
         """A broker that lost records is whole again once it is in every ISR it belongs to."""
         fragile = self.fragile
-        if fragile is not None and fragile.ready:
+        if fragile is not None and fragile.ready and not self._armed:
             number = self.world.brokers.index(fragile)
             states = self.checker.states().values()
             if all(number in state.isr for state in states if number in state.replicas):
@@ -107,7 +116,9 @@ class Nemesis:
         """A broker whose records somebody else in sync holds, everybody being well; then nobody else is hurt."""
         self._look_after_fragile()
         brokers = self.world.brokers
-        if self.fragile is not None or not all(self._well(machine) for machine in brokers):
+        if self.fragile is not None or self.world.now < self._sessions_safe_at:
+            return None
+        if not all(self._well(machine) for machine in brokers):
             return None
         number = self.chance.randrange(len(brokers))
         for key, state in self.checker.states().items():
@@ -142,6 +153,7 @@ class Nemesis:
             self._say("kill", f"{machine.name} is killed")
             machine.kill()
             await asyncio.sleep(self.chance.choice([0.05, 0.5, 2.0, 6.0]) * self.chance.random())
+            self._endanger_sessions()
             machine.start()
 
     async def _pause(self) -> None:
@@ -153,6 +165,7 @@ class Nemesis:
         process = machine.process
         process.pause()
         await asyncio.sleep(seconds)
+        self._endanger_sessions()
         if process.alive and process.paused:
             process.resume()
 
@@ -206,6 +219,7 @@ class Nemesis:
             self._say("cut from etcd", f"{machine.name} cannot reach etcd for {seconds:.1f} s")
             registry.cut()
             await asyncio.sleep(seconds)
+            self._endanger_sessions()
             registry.heal()
 
     async def _etcd_down(self) -> None:
@@ -216,12 +230,14 @@ class Nemesis:
         self._say("etcd down", f"etcd has no leader for {seconds:.1f} s")
         store.available = False
         await asyncio.sleep(seconds)
+        self._endanger_sessions()
         store.available = True
 
     async def _drop_answers(self) -> None:
         machine = self._target()
         if machine is not None and machine.registry is not None:
             self._say("lost answers of etcd", f"{machine.name} loses etcd's next answers")
+            self._endanger_sessions()
             machine.registry.drop_answers(self.chance.randint(1, 3))
 
     async def _compact(self) -> None:
@@ -246,6 +262,7 @@ class Nemesis:
                 self.world.violated(f"{machine.name} could not stop: {stopped.exception()!r}")
             machine.kill()
         await asyncio.sleep(self.chance.random())
+        self._endanger_sessions()
         machine.start()
 
     async def _power_loss(self) -> None:
@@ -266,12 +283,14 @@ class Nemesis:
         wanted = self.chance.choice([*DISK_CALLS, "any", "any"])
         process = machine.process
         self.fragile = machine
+        self._armed = True
 
         def before(operation: str, path: str) -> None:
             nonlocal left
             if wanted in (operation, "any"):
                 left -= 1
                 if left == 0:
+                    self._armed = False
                     self._say("power loss in a disk call", f"{machine.name} loses its power in {operation} of {path}")
                     machine.kill(silent=True)
                     self.world.later(0.0, machine.files.crash, self.chance)
@@ -282,6 +301,7 @@ class Nemesis:
         await asyncio.sleep(self.chance.uniform(2.0, 10.0))
         if machine.process is process and machine.files.before is before:
             machine.files.before = None
+            self._armed = False
 
     async def _lose_disk(self) -> None:
         machine = self._expendable()

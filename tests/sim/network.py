@@ -9,6 +9,7 @@ notice only when they try hard enough.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ from tests.sim.loop import PROCESS, Process, SimLoop
 
 KEEPALIVE = 30.0
 """Seconds after which a connection over a cut link is given up (as gRPC's keep-alive does)."""
+
+WORLD = contextvars.Context()
+"""The context of what belongs to no process."""
 
 Trace = Callable[..., None]
 
@@ -218,13 +222,3 @@ class Network:
         for connection in list(self._connections.pop(process, {})):
             dead = connection.sides.index(process)
             connection.reset(silent_side=dead, notice_after=self.chance.uniform(0.5, 12.0) if silent else 0.0)
-
-
-def _world() -> Any:
-    import contextvars
-
-    return contextvars.Context()
-
-
-WORLD = _world()
-"""The context of what belongs to no process."""

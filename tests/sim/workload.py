@@ -1,15 +1,15 @@
-"""What clients do: produce with every acks level, read, create and delete topics, change settings, ask for elections."""
+"""What clients do: produce with every acks level, read, create, move and delete topics, change settings, elect."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import uuid
+from abc import ABC, abstractmethod
 from random import Random
 from typing import Any
 
 import grpc
-from headrace.broker.controller_client import ControllerClient
 from tests.sim.checker import Checker, Sent
 from tests.sim.loop import Process
 from tests.sim.wire import SimWireClient
@@ -20,6 +20,7 @@ from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches
 from headrace.records.record import Record, build, iter_records
 from headrace.rpc import kafka_error_of, request_header
+from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
 from headrace.v1 import broker_pb2 as bpb
 from headrace.v1 import broker_pb2_grpc
@@ -41,7 +42,7 @@ _NEW_ID = (
 )
 
 
-class Client:
+class Client(ABC):
     """A client process with the picture of the cluster and a connection to each broker it talks to."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -51,7 +52,6 @@ class Client:
         self.chance = world.chance(name)
         self.clock = SimClock(world.loop)
         self._connections: dict[int, tuple[Node, SimWireClient]] = {}
-        self._started = False
 
     def start(self) -> None:
         self.process.spawn(self._main(), name=self.name)
@@ -69,8 +69,9 @@ class Client:
             self.world.violated(f"{self.name} failed: {error!r}")
             raise
 
+    @abstractmethod
     async def run(self) -> None:
-        raise NotImplementedError
+        """What it does all day."""
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -125,7 +126,7 @@ class Producer(Client):
 
     async def run(self) -> None:
         while self.working:
-            await self.pause(self.chance.expovariate(1.2))
+            await self.pause(self.chance.expovariate(0.8))
             found = self.follower.image.topics.get(self.topic)
             if found is not None and self.working:
                 self.busy = True
@@ -344,7 +345,7 @@ class Admin(Client):
             await self.pause(self.chance.expovariate(0.15))
             if not self.working:
                 return
-            kind = self.chance.choice(["topic", "config", "election", "elections", "reassign"])
+            kind = self.chance.choice(["topic", "config", "election", "elections"])
             try:
                 await getattr(self, f"_{kind}")()
             except KafkaError as error:
@@ -399,9 +400,6 @@ class Admin(Client):
     async def _elections(self) -> None:
         await self.controller.call(lambda c: c.ElectLeaders, cpb.ElectLeadersRequest(header=self.header()), 8.0)
         self.world.note("admin: preferred elections")
-
-    async def _reassign(self) -> None:
-        return
 
 
 def of_chance(world: World, checker: Checker, topics: dict[str, dict[str, Any]], chance: Random) -> list[Client]:

@@ -318,10 +318,13 @@ class TimelineHandler(logging.Handler):
             return
         process = PROCESS.get()
         text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text += f" ({record.exc_info[1]!r})"
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            text += f" ({error!r})"
         world.timeline.append(f"{world.now:9.3f}  {process.name if process else 'world':<13} {text}")
         world.trace(record.name, record.levelno, zlib.crc32(record.msg.encode()))
+        if error is not None and record.levelno >= logging.ERROR:
+            world.violated(f"unforeseen in {process.name if process else 'the world'}: {text}")
 
 
 TIMELINE = TimelineHandler(logging.INFO)

@@ -84,6 +84,8 @@ def encode_node(node: Node) -> bytes:
         fields["rack"] = node.rack
     if node.directory_id is not None:
         fields["directory_id"] = str(node.directory_id)
+    if node.incarnation_id:
+        fields["incarnation_id"] = node.incarnation_id
     return _dumps(fields).encode()
 
 
@@ -103,6 +105,7 @@ def decode_node(value: bytes, epoch: int) -> Node:
             kafka=Endpoint(host, int(ports["kafka"])) if "kafka" in ports else None,
             rack=fields.get("rack") or "",
             directory_id=uuid.UUID(directory) if directory else None,
+            incarnation_id=fields.get("incarnation_id") or "",
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(value, error) from None

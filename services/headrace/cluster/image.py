@@ -53,6 +53,8 @@ class Node:
     kafka: Endpoint | None = None
     rack: str = ""
     directory_id: uuid.UUID | None = None
+    incarnation_id: str = ""
+    """New at every start of the process; empty where it is not known (it is not part of what clients are told)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,11 +96,11 @@ def reconcile(view: View, unclean_allowed: UncleanAllowed) -> Plan:
     plan = Plan()
     restarted, emptied = set(), set()
     for broker, node in view.image.brokers.items():
-        seen, now = view.incarnations.get(broker), Incarnation(node.epoch, node.directory_id)
+        seen, now = view.incarnations.get(broker), Incarnation(node.epoch, node.directory_id, node.incarnation_id)
         if seen == now:
             continue
         plan.incarnations[broker] = now
-        if seen is not None:
+        if seen is not None and not seen.lives_on_in(now):
             restarted.add(broker)
             if seen.directory_id != now.directory_id:
                 emptied.add(broker)

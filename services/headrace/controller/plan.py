@@ -47,6 +47,12 @@ class Incarnation:
 
     epoch: int
     directory_id: uuid.UUID | None = None
+    incarnation_id: str = ""
+    """Which process it was: one that only registered again, after it had lost its lease, has lost no record."""
+
+    def lives_on_in(self, other: Incarnation) -> bool:
+        """Whether it is the same process that registered again."""
+        return self.incarnation_id != "" and self.incarnation_id == other.incarnation_id
 
 
 @dataclass(frozen=True, slots=True)

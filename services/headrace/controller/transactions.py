@@ -61,14 +61,20 @@ def incarnation_key(keys: Keys, broker: int) -> str:
 
 
 def encode_incarnation(seen: Incarnation) -> bytes:
-    fields = {"epoch": seen.epoch, "directory_id": str(seen.directory_id) if seen.directory_id else None}
+    fields = {
+        "epoch": seen.epoch,
+        "directory_id": str(seen.directory_id) if seen.directory_id else None,
+        "incarnation_id": seen.incarnation_id,
+    }
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_incarnation(value: bytes) -> Incarnation:
     fields = json.loads(value)
     directory = fields["directory_id"]
-    return Incarnation(int(fields["epoch"]), uuid.UUID(directory) if directory else None)
+    return Incarnation(
+        int(fields["epoch"]), uuid.UUID(directory) if directory else None, fields.get("incarnation_id") or ""
+    )
 
 
 def writes_of(plan: Plan, image: Image, keys: Keys) -> Steps:

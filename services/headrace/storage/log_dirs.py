@@ -387,7 +387,7 @@ class LogDirs:
                 self._open(log_dir, key, settled, Known())
 
     def remove_deleted(self, now_ms: int, most: int | None = None) -> bool:
-        """Remove the folders of deleted partitions whose delay is over, `most` of them at a time; True: more are due."""
+        """Remove the folders of deleted partitions whose delay is over, `most` at a time; True when more are due."""
         due = [entry for entry in self._doomed if entry[0] <= now_ms]
         now, later = due[:most], due[len(due[:most]) :]
         self._doomed = later + [entry for entry in self._doomed if entry[0] > now_ms]
@@ -430,7 +430,7 @@ class LogDirs:
     def begin_high_watermarks(
         self, high_watermarks: Mapping[TopicPartition, int]
     ) -> list[tuple[LogDir, Callable[[], None]]]:
-        """What writes the high watermarks of each dir where they moved; run it on a worker thread, `fail` what fails."""
+        """What writes the high watermarks of dirs where they moved; run it on a worker thread, `fail` what fails."""
         works: list[tuple[LogDir, Callable[[], None]]] = []
         for log_dir in self._online():
             here = {key: high_watermarks[key] for key in log_dir.logs if key in high_watermarks}
