@@ -383,9 +383,7 @@ class Admin(Client):
         value = self.chance.choice(values)
         alteration = cpb.AlterConfigsRequest.Alteration(
             resource=pb.ConfigResource(type=pb.CONFIG_RESOURCE_TOPIC, name=topic),
-            operations=[
-                cpb.AlterConfigsRequest.Operation(name=name, kind=cpb.AlterConfigsRequest.SET, value=value)
-            ],
+            operations=[cpb.AlterConfigsRequest.Operation(name=name, kind=cpb.AlterConfigsRequest.SET, value=value)],
         )
         request = cpb.AlterConfigsRequest(header=self.header(), alterations=[alteration])
         await self.controller.call(lambda c: c.AlterConfigs, request, 8.0)
