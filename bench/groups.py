@@ -28,6 +28,9 @@ from headrace.wire.protocol import ApiKey
 TOPIC = "bench"
 PARTITIONS = 10
 HEARTBEAT_SECONDS = 3.0
+CONNECTIONS = 250
+WAITING = 1000
+"""Commits that are not answered yet: 5,000 a second come from many consumers, each of which waits for its own."""
 SUBSCRIPTION = struct.pack(">hi", 0, 1) + struct.pack(">h", len(TOPIC)) + TOPIC.encode() + struct.pack(">i", -1)
 
 
@@ -192,12 +195,12 @@ async def _steady(member: Member) -> bool:
 
 
 async def commits(cluster: Cluster, rate: int, groups: int, seconds: float) -> None:
-    """Commits at a given rate (0: as many as 200 waiting callers make)."""
-    clients = [await connect(cluster.coordinator["kafka"]) for _ in range(20)]
+    """Commits at a given rate (0: as many as there may be waiting)."""
+    clients = [await connect(cluster.coordinator["kafka"]) for _ in range(CONNECTIONS)]
     pids = {name: each["pid"] for name, each in cluster.processes.items() if name in _WATCHED}
     before = {name: cpu_seconds(pid) for name, pid in pids.items()}
     done = failed = 0
-    slots = asyncio.Semaphore(400)
+    slots = asyncio.Semaphore(WAITING)
     latencies: list[float] = []
 
     def body(number: int) -> bytes:
@@ -240,7 +243,7 @@ async def commits(cluster: Cluster, rate: int, groups: int, seconds: float) -> N
         if number % 20 == 0:
             await asyncio.sleep(0)
     shares = ", ".join(f"{name} {100 * (cpu_seconds(pid) - before[name]) / passed:.0f}%" for name, pid in pids.items())
-    for _ in range(400):
+    for _ in range(WAITING):
         await slots.acquire()
     latencies.sort()
     middle, high = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]

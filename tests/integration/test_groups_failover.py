@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from tests.integration.cluster import EXTERNAL, Cluster, command, wait_until
@@ -275,3 +275,13 @@ def test_nobody_else_writes_to_the_offsets_topic(two: Cluster) -> None:
         refused = produce(wire, OFFSETS, record_batch([b"mine"]))
     assert refused.error_code is ErrorCode.invalid_topic_exception
     assert produce_as_owner(two, 0, 0).error.code == common_pb2.INVALID_TOPIC_EXCEPTION
+
+
+def test_the_offsets_topic_cannot_be_deleted_or_grown(two: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": two.bootstrap})
+    with pytest.raises(KafkaException, match="TOPIC_EXCEPTION"):
+        admin.delete_topics([OFFSETS])[OFFSETS].result(30)
+    with pytest.raises(KafkaException, match="TOPIC_EXCEPTION"):
+        admin.create_partitions([NewPartitions(OFFSETS, 60)])[OFFSETS].result(30)
+    with pytest.raises(KafkaException, match="TOPIC_EXCEPTION"):
+        admin.create_topics([NewTopic("__transaction_state", 1, 1)])["__transaction_state"].result(30)

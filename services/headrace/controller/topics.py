@@ -136,6 +136,7 @@ def _grown(view: View, asked: cpb.CreatePartitionsRequest.Growth, random: Random
     topic = view.image.topics.get(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
+    _check_not_internal(topic)
     have = len(topic.partitions)
     check_growth(topic.name, have, asked.count)
     existing = [tuple(r for r in state.replicas if r not in state.removing) for state in topic.partitions]
@@ -177,6 +178,7 @@ def delete(view: View, request: cpb.DeleteTopicsRequest, rules: TopicRules) -> t
             if (asked.topic, asked.topic_id) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {asked.topic} is in the request twice")
             topic = resolve(view.image, asked)
+            _check_not_internal(topic)
             if topic.name in plan.deleted:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is in the request by name and by id")
         except KafkaError as refused:
@@ -185,6 +187,12 @@ def delete(view: View, request: cpb.DeleteTopicsRequest, rules: TopicRules) -> t
         plan.deleted[topic.name] = topic
         _describe(result, topic)
     return plan, response
+
+
+def _check_not_internal(topic: Topic) -> None:
+    """Groups live where their names hash to: with other partitions, or none, their offsets would be lost."""
+    if topic.internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal: it cannot be changed so")
 
 
 def _repeated(names: Iterable[object]) -> set[object]:

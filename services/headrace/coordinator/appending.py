@@ -22,8 +22,7 @@ from headrace.cluster.topics import OFFSETS_TOPIC
 from headrace.coordinator.effects import Record
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
-from headrace.records.record import Record as LogRecord
-from headrace.records.record import build
+from headrace.records.keyed import build_keyed
 from headrace.rpc import Channels, kafka_error_of, request_header
 from headrace.v1 import broker_pb2 as pb
 from headrace.v1 import common_pb2
@@ -39,6 +38,7 @@ FIRST_BACKOFF, MAX_BACKOFF = 0.02, 0.5
 UNKNOWN_SECONDS = 30.0
 """How long a batch is tried when nobody can say whether it is stored."""
 
+_RECORD_OVERHEAD = 16
 _MAX_SEQUENCE = 2**31 - 1
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _REFUSED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -110,21 +110,18 @@ class PartitionWriter:
 
     def _gather(self, clock: Clock) -> _Batch:
         ids: list[int] = []
-        records: list[LogRecord] = []
-        size, taken = 0, 0
-        now = clock.time_ms()
+        records: list[Record] = []
+        size = 0
         for append_id, pairs in self._waiting:
-            more = sum(len(key) + len(value or b"") + 16 for key, value in pairs)
-            if taken and size + more > BATCH_BYTES:
-                break
-            size += more
-            taken += 1
-            ids.append(append_id)
             for key, value in pairs:
-                records.append(LogRecord(len(records), now, key, value))
-        del self._waiting[:taken]
-        data = build(records, producer_id=self.epoch, producer_epoch=0, base_sequence=self._sequence)
-        return _Batch(ids, bytes(data), len(records), clock.monotonic())
+                size += len(key) + (len(value) if value is not None else 0) + _RECORD_OVERHEAD
+            if ids and size > BATCH_BYTES:
+                break
+            ids.append(append_id)
+            records += pairs
+        del self._waiting[: len(ids)]
+        data = build_keyed(records, clock.time_ms(), self.epoch, self._sequence)
+        return _Batch(ids, data, len(records), clock.monotonic())
 
     def settle(self, error: ErrorCode | None, base_offset: int, now: float, commit_seconds: float) -> float | None:
         """Takes the answer to the batch under way; returns how long to wait before it (or the next) is sent."""

@@ -1,7 +1,7 @@
 """CreateTopics: forwarded to the active controller.
 
 Versions 2 to 7. The answer comes when every partition has a leader that knows it, or the timeout is over. From version
-5 on it carries the new topic's settings (KIP-525).
+5 on it carries the new topic's settings (KIP-525). Internal topics are refused: INVALID_TOPIC_EXCEPTION.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any
 from headrace.broker.broker import Broker, refused
 from headrace.broker.handlers.forwarding import GRACE_SECONDS, refusal, seconds_of
 from headrace.cluster.configs import Entry
-from headrace.errors import KafkaError
+from headrace.cluster.topics import is_internal
+from headrace.errors import ErrorCode, KafkaError
 from headrace.rpc import request_header
 from headrace.v1 import controller_pb2 as pb
 from headrace.wire.api import Context, handles
 from headrace.wire.protocol import ApiKey
+
+_INTERNAL = KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic is its coordinator's to create")
 
 
 def _refuse_all(context: Context, request: Any, error: KafkaError) -> dict[str, Any]:
@@ -26,14 +29,16 @@ def _refuse_all(context: Context, request: Any, error: KafkaError) -> dict[str, 
 @handles(ApiKey.CREATE_TOPICS, versions=(2, 7), on_error=_refuse_all)
 async def create_topics(broker: Broker, context: Context, request: Any) -> dict[str, Any]:
     timeout = seconds_of(request.timeout)
+    ours = [topic.name for topic in request.topics if is_internal(topic.name)]
     asked = pb.CreateTopicsRequest(
         header=request_header(context.client_id or ""),
-        topics=[_new_topic(topic) for topic in request.topics],
+        topics=[_new_topic(topic) for topic in request.topics if topic.name not in ours],
         validate_only=request.validate_only,
         timeout_ms=int(timeout * 1000),
     )
     answer = await broker.controller.call(lambda c: c.CreateTopics, asked, timeout + GRACE_SECONDS)
-    return {"throttle_time": 0, "topics": [_result(broker, t) for t in answer.topics]}
+    refusals = [{"name": name, **refused(_INTERNAL)} for name in ours]
+    return {"throttle_time": 0, "topics": [*(_result(broker, t) for t in answer.topics), *refusals]}
 
 
 def _new_topic(topic: Any) -> pb.CreateTopicsRequest.NewTopic:
