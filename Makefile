@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit sim integration format docs bench-log clean
+.PHONY: help setup up test lint unit sim integration bounce format docs bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -37,12 +37,15 @@ sim: $(STAMP) ## Run SEEDS=200 simulated clusters over all cores (FIRST= the fir
 integration: $(STAMP) ## Run the tests with real processes, a real etcd and real clients
 	@tests/run integration
 
+bounce: $(STAMP) ## Stop, kill and pause leaders, followers and controllers five times (ten minutes)
+	@HEADRACE_BOUNCES=5 HEADRACE_PAUSE=20 $(BIN)/python -m pytest tests/integration/test_failover.py -s
+
 format: $(STAMP) ## Format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
 
 docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
-	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers > COMPATIBILITY.md
+	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers headrace.coordinator.handlers > COMPATIBILITY.md
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
 	@$(BIN)/python bench/log.py

@@ -66,7 +66,7 @@ def main() -> None:
         try:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "socket.timeout.ms": 60_000})
             seconds = create(admin, "measured", given.partitions)
-            print(f"{given.partitions} partitions with 3 replicas are usable after {seconds:.2f} s")
+            print(f"{given.partitions} partitions with 3 replicas are usable after {seconds:.2f} s", flush=True)
             held = given.partitions
             while held < given.held:
                 more = min(1000, given.held - held)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, TopicMetadata
 from tests.integration.cluster import Cluster, wait_until
 
 ACTIVE = re.compile(r"controller (\d+) is active with epoch (\d+)")
@@ -23,6 +25,19 @@ ACTIVE = re.compile(r"controller (\d+) is active with epoch (\d+)")
 def say(text: str) -> None:
     """A figure for whoever runs the tests with -s; nothing is asserted on it."""
     sys.stdout.write(f"{text}\n")
+
+
+def free_ports() -> int:
+    """The first of the ports that a cluster of three takes, below those that the system gives to connections."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        try:
+            for port in (*range(first, first + 6), *range(first + 312, first + 315)):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
 
 
 class Bouncer:
@@ -103,6 +118,8 @@ class Load:
         self.acked: dict[str, dict[int, dict[int, bytes]]] = {}
         """By kind of producer, partition and offset."""
         self.last_ack = defaultdict(float)
+        self.acked_somewhere: list[tuple[int, bytes]] = []
+        """Partition and value of records that were acknowledged without an offset."""
         self.acks: list[float] = []
         """When the idempotent producer heard of each of its records."""
         self.failures: list[KafkaError] = []
@@ -137,7 +154,11 @@ class Load:
             if error is not None:
                 self.failures.append(error)
                 return
-            acked[message.partition()][message.offset()] = message.value()
+            if message.offset() is None or message.offset() < 0:
+                # The broker knew the record from before the retry, and no longer where it is.
+                self.acked_somewhere.append((message.partition(), message.value()))
+            else:
+                acked[message.partition()][message.offset()] = message.value()
             now = self.last_ack[kind, message.partition()] = time.monotonic()
             if kind == "idempotent":
                 self.acks.append(now)
@@ -194,6 +215,7 @@ def check_records(load: Load, bootstrap: str) -> int:
     for partition in range(load.partitions):
         found = read_all(bootstrap, load.topic, partition)
         assert list(found) == list(range(len(found))), "offsets without gaps, in order"
+        assert {value for at, value in load.acked_somewhere if at == partition} <= set(found.values())
         for kind, acked in load.acked.items():
             for offset, value in acked[partition].items():
                 assert found.get(offset) == value, f"{load.topic}-{partition} {kind}: acknowledged {offset} is lost"
@@ -207,13 +229,23 @@ def check_records(load: Load, bootstrap: str) -> int:
     return count
 
 
+def described(admin: AdminClient, topic: str) -> TopicMetadata | None:
+    """A topic as some broker describes it; None when that broker went away meanwhile."""
+    try:
+        return admin.list_topics(topic, 10).topics[topic]
+    except KafkaException:
+        return None
+
+
 def in_sync(admin: AdminClient, topic: str, replicas: int = 3) -> bool:
-    found = admin.list_topics(topic, 10).topics[topic]
-    return all(len(p.isrs) == replicas and p.leader >= 0 for p in found.partitions.values())
+    found = described(admin, topic)
+    return found is not None and all(len(p.isrs) == replicas and p.leader >= 0 for p in found.partitions.values())
 
 
 def leader_of(admin: AdminClient, topic: str, partition: int = 0) -> int:
-    return int(admin.list_topics(topic, 10).topics[topic].partitions[partition].leader)
+    """The leader's id; -1 when there is none, or the broker that was asked is just going away."""
+    found = described(admin, topic)
+    return -1 if found is None else int(found.partitions[partition].leader)
 
 
 def log_bytes(cluster: Cluster, broker: int, topic: str, partition: int) -> bytes:

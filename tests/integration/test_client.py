@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from tests.integration.cluster import Cluster
+from tests.integration.proxy import CuttingProxy
 
 from headrace.client import (
     Admin,
+    BufferFull,
     ClusterUnreachable,
     Consumer,
     ConsumerRecord,
@@ -25,6 +29,7 @@ from headrace.client import (
     TopicPartition,
     sync,
 )
+from headrace.rpc.channels import Channels
 
 
 def native(cluster: Cluster) -> str:
@@ -232,6 +237,111 @@ def test_the_sync_facade(servers: str) -> None:
             if record.value == b"last":
                 break
         assert len(values) == 101
+
+
+async def test_serializers_partitioner_and_interceptors(servers: str, topic: str) -> None:
+    acknowledged: list[int] = []
+    committed: list[int] = []
+
+    class Outgoing:
+        def on_send(self, topic: str, key: Any, value: Any, headers: Any) -> tuple[Any, Any, Any]:
+            return key, {**value, "seen": True}, (*headers, ("by", b"interceptor"))
+
+        def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+            assert error is None
+            assert metadata is not None
+            acknowledged.append(metadata.partition)
+
+    class Incoming:
+        def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+            return [record for record in records if record.value["n"] != 1]
+
+        def on_commit(self, offsets: object) -> None:
+            committed.append(1)
+
+    async with Producer(
+        bootstrap_servers=servers,
+        value_serializer=lambda value: json.dumps(value).encode(),
+        partitioner=lambda topic, key, value, count: count - 1,
+        interceptors=[Outgoing()],
+    ) as producer:
+        for n in range(3):
+            await producer.send(topic, {"n": n})
+    async with Consumer(
+        bootstrap_servers=servers, value_deserializer=json.loads, interceptors=[Incoming()]
+    ) as consumer:
+        await consumer.assign([TopicPartition(topic, 2)])
+        await consumer.seek_to_beginning()
+        found: list[ConsumerRecord] = []
+        while len(found) < 2:
+            found += await consumer.poll(10)
+        assert await consumer.position(TopicPartition(topic, 2)) == 3
+    assert [record.value for record in found] == [{"n": 0, "seen": True}, {"n": 2, "seen": True}]
+    assert found[0].headers == (("by", b"interceptor"),)
+    assert acknowledged == [2, 2, 2]
+
+
+async def test_a_full_buffer_pushes_back_and_comes_free(servers: str, topic: str) -> None:
+    async with Producer(bootstrap_servers=servers, buffer_memory=10_000, linger_ms=100) as producer:
+        for _ in range(9):
+            producer.send_nowait(topic, b"x" * 1_000, partition=0)
+        with pytest.raises(BufferFull):
+            producer.send_nowait(topic, b"x" * 1_000, partition=0)
+        await producer.room()
+        await asyncio.gather(*(producer.send(topic, b"y" * 1_000, partition=0) for _ in range(50)))
+    assert len(await read_all(servers, TopicPartition(topic, 0))) == 50 + 9
+
+
+async def test_what_a_topic_refuses_fails_alone(servers: str, admin_client: Admin) -> None:
+    name = f"small-{uuid.uuid4().hex[:8]}"
+    await admin_client.create_topic(name, partitions=1, configs={"max.message.bytes": "2000"})
+    async with Producer(bootstrap_servers=servers) as producer:
+        futures = [producer.send_nowait(name, b"x" * size) for size in (100, 1_500, 5_000, 100, 1_500, 200)]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [isinstance(result, KafkaError) for result in results] == [False, False, True, False, False, False]
+    refused = results[2]
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.MESSAGE_TOO_LARGE
+    found = await read_all(servers, TopicPartition(name, 0))
+    assert [len(record.value) for record in found] == [100, 1_500, 100, 1_500, 200]
+
+
+class ProxiedChannels(Channels):
+    """Channels that reach one address through a proxy."""
+
+    def __init__(self, address: str, proxy: CuttingProxy) -> None:
+        super().__init__()
+        self._through = {address: proxy.address}
+
+    def get(self, address: str) -> Any:
+        return super().get(self._through.get(address, address))
+
+
+async def test_cut_connections_lose_double_and_reorder_nothing(own_cluster: Cluster, servers: str, topic: str) -> None:
+    broker = str(own_cluster.process("broker")["grpc"])
+    host, _, port = broker.rpartition(":")
+    proxy = CuttingProxy(seed=5, least=4_000, most=80_000)
+    proxy.upstream = (host, int(port))
+    producer = Producer(bootstrap_servers=servers, retry_backoff_ms=20)
+    producer._cluster.channels = ProxiedChannels(broker, proxy)
+    try:
+        async with producer:
+            load = Load(producer, topic)
+            running = asyncio.create_task(load.run())
+            proxy.cutting = True
+            deadline = time.monotonic() + 60
+            while proxy.cuts < 15:
+                assert time.monotonic() < deadline, f"only {proxy.cuts} cuts"
+                await asyncio.sleep(0.02)
+            proxy.cutting = False
+            await load.until(100)
+            load.stop()
+            await asyncio.wait_for(running, 60)
+    finally:
+        proxy.close()
+    found = await read_all(servers, TopicPartition(topic, 0))
+    assert [int(record.value) for record in found] == list(range(load.sent))
+    assert {a.offset for a in load.acknowledged} == set(range(load.sent))
 
 
 class Load:

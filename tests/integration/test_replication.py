@@ -12,7 +12,7 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.bouncing import Bouncer, in_sync, leader_of, read_all, say
+from tests.integration.bouncing import Bouncer, free_ports, in_sync, leader_of, read_all, say
 from tests.integration.cluster import Cluster, wait_until
 
 from headrace.v1 import controller_pb2 as pb
@@ -34,7 +34,9 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    cluster = Cluster(tmp_path_factory.mktemp("racks") / "data", brokers=3, settings=SETTINGS).start()
+    cluster = Cluster(
+        tmp_path_factory.mktemp("racks") / "data", brokers=3, port=free_ports(), settings=SETTINGS
+    ).start()
     bouncer = Bouncer(cluster)
     for i in range(3):
         dirs = ",".join(str(cluster.data / f"broker-{i}" / name) for name in "ab")
@@ -103,7 +105,14 @@ def test_a_consumer_reads_from_the_replica_in_its_rack(three: Three) -> None:
     topic = make_topic(admin, "near", [0, 1, 2])
     write(cluster.bootstrap, topic, 100, 1000)
     before = [sent_by(cluster, i) for i in range(3)]
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "near", "client.rack": "rack-2"})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "near",
+            "client.rack": "rack-2",
+            "enable.auto.commit": False,
+        }
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
 

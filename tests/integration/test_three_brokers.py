@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
-from tests.integration.cluster import EXTERNAL, Cluster, wait_until
+from tests.integration.cluster import EXTERNAL, Cluster, command, wait_until
 from tests.integration.conftest import running
 from tests.integration.kafka_clients import AioKafka, Confluent, KafkaPython, Rec, Send, Want
 from tests.integration.raw import Wire, fetch, produce, record_batch
@@ -63,6 +66,21 @@ def test_the_wrong_broker_says_so(three: Cluster, spread: str) -> None:
             refused = {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition}
             assert produce(wire, spread, record_batch([b"x"]), partition=number).error_code in refused
             assert fetch(wire, spread, 0, partition=number).error_code in refused
+
+
+def test_a_drained_broker_holds_nothing(three: Cluster, spread: str) -> None:
+    env = {**os.environ, "HEADRACE_BOOTSTRAP": str(three.process("metadata")["grpc"])}
+
+    def headrace(*words: str) -> str:
+        return subprocess.run(
+            [*command(), *words], env=env, capture_output=True, text=True, timeout=90, check=True
+        ).stdout
+
+    assert 1 in leaders(three.bootstrap, spread).values()
+    assert headrace("cluster", "drain", "1").splitlines()[-1] == "broker 1 is empty"
+    [row] = [row for row in json.loads(headrace("cluster", "brokers", "-o", "json")) if row["id"] == 1]
+    assert (row["replicas"], row["leads"]) == (0, 0)
+    assert 1 not in leaders(three.bootstrap, spread).values()
 
 
 def test_a_dead_broker_stops_only_its_own_partitions(three: Cluster, spread: str) -> None:

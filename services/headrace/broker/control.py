@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 BREATH = 64
 """Logs created or deleted before the loop gets to do something else."""
+BREATH_SECONDS = 0.01
+"""Nor longer than this: on a slow disk a file takes milliseconds, and a lease has to be kept alive meanwhile."""
 
 DELETED_TOPIC = -2
 
@@ -72,9 +74,11 @@ class ReplicaControl:
             if full:
                 await self._delete_strays(wanted)
             failures: list[Failure] = []
+            breath = self._clock.monotonic()
             for done, (topic, topic_id, index, state) in enumerate(wanted):
-                if done % BREATH == BREATH - 1:
+                if done % BREATH == BREATH - 1 or self._clock.monotonic() - breath > BREATH_SECONDS:
                     await asyncio.sleep(0)
+                    breath = self._clock.monotonic()
                 try:
                     self._assign(topic, topic_id, index, state)
                 except KafkaError as error:

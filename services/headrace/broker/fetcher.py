@@ -216,8 +216,9 @@ class Fetcher:
         refusals = self._refusals.get(key, 0)
         self._refusals[key] = refusals + 1
         seconds = min(self._limits.backoff, FIRST_RETRY * (1 << min(refusals, 16)))
-        level = logging.INFO if seconds >= self._limits.backoff else logging.DEBUG
-        log.log(level, "%r: following waits for %g s: %s", partition, seconds, error)
+        # Said once a series: a broker that is behind the others may hold thousands of partitions back, again and again.
+        if seconds >= self._limits.backoff > FIRST_RETRY * (1 << min(max(refusals - 1, 0), 16)):
+            log.info("%r: following waits for %g s, and again until it is answered: %s", partition, seconds, error)
         self._delayed[key] = now + seconds
 
 

@@ -21,7 +21,7 @@ from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
 from headrace.cluster.protos import node_to_proto
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches
-from headrace.rpc.errors import error_message, response_header
+from headrace.rpc.errors import error_message, response_header, status_of
 from headrace.v1 import broker_pb2 as pb
 from headrace.v1 import broker_pb2_grpc, common_pb2
 
@@ -57,7 +57,7 @@ class DataService(broker_pb2_grpc.BrokerServicer):
         async def read() -> None:
             try:
                 async for request in requests:
-                    await under_way.put(self._produce(request))
+                    await under_way.put(self._attempt(request))
             finally:
                 await under_way.put(None)
 
@@ -65,8 +65,19 @@ class DataService(broker_pb2_grpc.BrokerServicer):
         try:
             while (answer := await under_way.get()) is not None:
                 yield await answer
+        except KafkaError as error:
+            await context.abort(status_of(error.code), str(error))
         finally:
             reader.cancel()
+
+    def _attempt(self, request: pb.ProduceRequest) -> asyncio.Future[pb.ProduceResponse]:
+        """As `_produce`; a request that is refused as a whole takes its place among the answers."""
+        try:
+            return self._produce(request)
+        except KafkaError as error:
+            refused: asyncio.Future[pb.ProduceResponse] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
 
     def _produce(self, request: pb.ProduceRequest) -> asyncio.Future[pb.ProduceResponse]:
         """Appends at once, so that requests of a stream keep their order; the future is for the acknowledgements."""

@@ -122,11 +122,20 @@ class Housekeeping:
 
     async def remove_files(self) -> None:
         now_ms = self._clock.time_ms()
-        self._log_dirs.remove_deleted(now_ms)
+        more = True
+        while more:
+            more = self._log_dirs.remove_deleted(now_ms, most=BREATH)
+            await asyncio.sleep(0)
         await self._each(lambda p: p.log.remove_deleted(now_ms))
 
     async def checkpoint_high_watermarks(self) -> None:
-        self._log_dirs.write_checkpoints(self.high_watermarks())
+        """Off the loop: an fsync waits for whatever else the disk is doing."""
+        loop = asyncio.get_running_loop()
+        for log_dir, write in self._log_dirs.begin_high_watermarks(self.high_watermarks()):
+            try:
+                await loop.run_in_executor(self._worker, write)
+            except OSError as error:
+                self._log_dirs.fail(log_dir, error)
 
     async def checkpoint(self) -> None:
         self._log_dirs.write_checkpoints()

@@ -144,7 +144,7 @@ class IsrKeeper:
             return
         before = len(progress.isr)
         if result.error.code:
-            log.info("%r: wish refused: %s", partition, result.error.message)
+            log.debug("%r: wish refused: %s", partition, result.error.message)
             progress.no_wish_before = self._clock.monotonic() + REFUSAL_PAUSE
         if result.HasField("state"):
             state = partition_from_proto(result.state)

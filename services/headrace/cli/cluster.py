@@ -13,6 +13,8 @@ from headrace.cli.options import Bootstrap, Format, Output
 if TYPE_CHECKING:
     from headrace.cluster.image import Image
 
+DRAIN_POLL_SECONDS = 0.5
+
 app = typer.Typer(no_args_is_help=True, help="Show who is in the cluster, and whether it is well.")
 
 
@@ -142,5 +144,33 @@ def brokers(output: Output = Format.TABLE, bootstrap: Bootstrap = None) -> None:
                 }
             )
         show(rows, output, empty="no broker is alive")
+
+    session.run(work())
+
+
+@app.command()
+def drain(
+    broker: Annotated[int, typer.Argument(help="The broker that shall hold nothing any more.")],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is empty.")] = True,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Move every replica away from a broker, so that it can be taken down for good.
+
+    Example: headrace cluster drain 2
+    """
+    from headrace.cli import session
+
+    async def work() -> None:
+        async with session.admin(bootstrap) as admin:
+            said = None
+            while True:
+                moving, stuck = await admin.drain_broker(broker)
+                if len(moving) != said and (moving or not stuck):
+                    said = len(moving)
+                    print(f"{said} partitions are moving" if moving else f"broker {broker} is empty", flush=True)
+                if not (moving and wait):
+                    session.complain(dict(stuck))
+                    return
+                await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     session.run(work())

@@ -104,7 +104,17 @@ class ProducerBatch:
 class PartitionQueue:
     """The line of one partition: what waits, what is to be sent again, what is in flight."""
 
-    __slots__ = ("blocked", "epoch", "in_flight", "next_sequence", "partition", "pending", "renumber", "retries")
+    __slots__ = (
+        "blocked",
+        "epoch",
+        "in_flight",
+        "known",
+        "next_sequence",
+        "partition",
+        "pending",
+        "renumber",
+        "retries",
+    )
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -113,6 +123,9 @@ class PartitionQueue:
         self.in_flight: list[ProducerBatch] = []
         self.blocked = False
         """Something failed while other batches were in flight: wait until all of them are answered."""
+        self.known = False
+        """Whether a broker has acknowledged a batch with a sequence. Before that it takes any sequence as the first, so
+        a second batch in flight could overtake one that is refused."""
         self.renumber = False
         self.epoch = 0
         self.next_sequence = 0
@@ -255,7 +268,9 @@ class Accumulator:
         return found
 
     def _ready(self, queue: PartitionQueue, now: float) -> ProducerBatch | None:
-        if queue.blocked or (self.producer_id is not None and len(queue.in_flight) >= REMEMBERED):
+        if queue.blocked or (
+            self.producer_id is not None and len(queue.in_flight) >= (REMEMBERED if queue.known else 1)
+        ):
             return None
         if queue.retries:
             head = queue.retries[0]
@@ -303,6 +318,7 @@ class Accumulator:
 
     def complete(self, batch: ProducerBatch, base_offset: int, append_time: int = -1) -> None:
         """A broker has the batch."""
+        self.queues[batch.partition].known = True
         topic, index = batch.partition
         for place, (future, timestamp) in enumerate(batch.waiting):
             if future is not None and not future.done():

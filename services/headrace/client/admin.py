@@ -269,6 +269,18 @@ class Admin(GroupAdmin):
                 found[TopicPartition(topic.name, state.partition)] = partition_from_proto(state)
         return found
 
+    async def drain_broker(self, broker: int) -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
+        """Moves everything away from a broker: what is moving, and what cannot. It is empty once both are.
+
+        The controller keeps no list of drains: ask again to go on with what arrived meanwhile.
+
+        >>> await admin.drain_broker(2)  # doctest: +SKIP
+        ([], {})
+        """
+        response = await self._control("DrainBroker", pb.DrainBrokerRequest(broker_id=broker))
+        moving = [TopicPartition(p.topic, p.partition) for p in response.moving]
+        return moving, {partition: error for partition, error in _partition_errors(response.stuck).items() if error}
+
     # --- records
 
     async def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:

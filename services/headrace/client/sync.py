@@ -402,6 +402,10 @@ class Admin:
         """The partitions that are moving."""
         return self._on.run(self._admin.list_partition_reassignments())
 
+    def drain_broker(self, broker: int) -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
+        """Moves everything away from a broker: what is moving, and what cannot."""
+        return self._on.run(self._admin.drain_broker(broker))
+
     def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first offset at or after a time in each partition."""
         return self._on.run(self._admin.list_offsets(times))

@@ -58,6 +58,10 @@ OnFailed = Callable[[Node, Iterable[ReplicaId]], None]
 """Told which replicas a broker cannot serve because a disk of it failed."""
 
 
+def _nobody_listens(node: Node, replicas: Iterable[ReplicaId]) -> None:
+    """For senders whose owner does not move leaderships."""
+
+
 class Sender:
     """What one registration of one broker has still to hear. It retries until it is heard or the registration goes."""
 
@@ -238,7 +242,7 @@ class Senders:
         clock: Clock,
         limits: SenderLimits,
         on_stale: Callable[[], None],
-        on_failed: OnFailed,
+        on_failed: OnFailed = _nobody_listens,
     ) -> None:
         self._make: Callable[[Node], Sender] = lambda node: Sender(
             node, term, picture, peers, clock, limits, on_stale, on_failed

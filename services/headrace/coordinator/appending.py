@@ -209,7 +209,16 @@ class Sender:
 
     def _start(self, leader: Node | None, writers: list[PartitionWriter]) -> None:
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._send(leader, writers))
+        # Now and not in the task: what is appended from here on belongs to the next batch.
+        parts = [
+            pb.ProduceRequest.PartitionData(
+                partition=common_pb2.TopicPartition(topic=OFFSETS_TOPIC, partition=writer.index),
+                records=writer.next_batch(self._clock),
+                owner_epoch=writer.epoch,
+            )
+            for writer in writers
+        ]
+        task = loop.create_task(self._send(leader, writers, parts))
         self._tasks.add(task)
         if leader is not None:
             self._busy[leader.id] = task
@@ -228,16 +237,10 @@ class Sender:
             if self._ready and not self._planned:
                 self._flush()
 
-    async def _send(self, leader: Node | None, writers: list[PartitionWriter]) -> None:
+    async def _send(
+        self, leader: Node | None, writers: list[PartitionWriter], parts: list[pb.ProduceRequest.PartitionData]
+    ) -> None:
         answers: list[tuple[ErrorCode | None, int]]
-        parts = [
-            pb.ProduceRequest.PartitionData(
-                partition=common_pb2.TopicPartition(topic=OFFSETS_TOPIC, partition=writer.index),
-                records=writer.next_batch(self._clock),
-                owner_epoch=writer.epoch,
-            )
-            for writer in writers
-        ]
         if leader is None:
             answers = [(ErrorCode.LEADER_NOT_AVAILABLE, -1)] * len(writers)
         else:

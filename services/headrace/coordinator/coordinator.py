@@ -232,8 +232,6 @@ class Coordinator:
             return DescribedConsumerGroup(group_id, error.code)
 
     def serving_of(self, group_id: str) -> Shard:
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "give a group id")
         hosting = self.hosting_of(group_id)
         if not hosting.serving:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id} is being loaded")

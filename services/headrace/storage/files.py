@@ -12,7 +12,6 @@ Threads: one thread owns a `Files`. Only `File.sync` and `Files.sync_dir` may be
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -27,8 +26,6 @@ DIRECTORY = -1
 
 Data = bytes | bytearray | memoryview
 Mapped = bytes | mmap.mmap
-
-_LIBC = ctypes.CDLL(None, use_errno=True)  # for syncfs(2), which os does not have
 
 
 class Handle(Protocol):
@@ -138,10 +135,6 @@ class Files(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Make names created, renamed and removed in a directory durable. Safe from a worker thread."""
-        ...
-
-    def sync_volume(self, path: str) -> None:
-        """Make everything on the volume that holds `path` durable. Safe from a worker thread."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:
@@ -358,15 +351,6 @@ class OsFiles:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def sync_volume(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if _LIBC.syncfs(fd):
-                error = ctypes.get_errno()
-                raise OSError(error, os.strerror(error), path)
         finally:
             os.close(fd)
 

@@ -10,12 +10,14 @@ from headrace.storage.files import File, Files
 class Flush:
     """What to make durable, and up to which offset the log is durable then (see `Log.begin_flush`)."""
 
-    __slots__ = ("_file_system", "_files", "_folder", "truncations", "upto")
+    __slots__ = ("_file_system", "_files", "_folders", "truncations", "upto")
 
-    def __init__(self, files: Files, folder: str | None, parts: Sequence[File], upto: int, truncations: int) -> None:
-        """`folder` is None when no name in it has changed; `truncations` is the log's count of them at this moment."""
+    def __init__(
+        self, files: Files, folders: Sequence[str], parts: Sequence[File], upto: int, truncations: int
+    ) -> None:
+        """`folders` are those in which names changed; `truncations` is the log's count of them at this moment."""
         self._file_system = files
-        self._folder = folder
+        self._folders = folders
         self._files = parts
         self.upto = upto
         self.truncations = truncations
@@ -27,5 +29,5 @@ class Flush:
                 file.sync()
             except FileNotFoundError:
                 continue
-        if self._folder is not None:
-            self._file_system.sync_dir(self._folder)
+        for folder in self._folders:
+            self._file_system.sync_dir(folder)

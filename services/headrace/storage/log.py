@@ -23,7 +23,7 @@ from headrace.storage import timestamps
 from headrace.storage.config import MAX_LONG, LogConfig
 from headrace.storage.deletion import Deletions
 from headrace.storage.failure import Fallible, Guard
-from headrace.storage.files import FileRange, Files
+from headrace.storage.files import File, FileRange, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
 from headrace.storage.producer_state import ProducerState
@@ -86,6 +86,7 @@ class Log(Fallible):
         """See `_next_roll`; 0 when it has to be computed."""
         self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
+        self._newborn: tuple[File, ...] = ()
         self._recent: dict[int, tuple[Segment, int]] = {}
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
         self._truncations = 0
@@ -101,6 +102,10 @@ class Log(Fallible):
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+    def begins_with(self, *files: File) -> None:
+        """The log is new: its first flush makes these files and the folder's own name durable, too."""
+        self._newborn = files
 
     @property
     def truncations(self) -> int:
@@ -546,9 +551,13 @@ class Log(Fallible):
             self._sealed.clear()
             parts = [part for segment in whole for part in segment.parts()]
             parts += [active.log, *self.snapshots.take_unsynced()]
-            folder = self.folder if self._names_changed else None
+            parts += self._newborn
+            folders = [self.folder] if self._names_changed else []
+            if self._newborn:
+                folders.append(os.path.dirname(self.folder))
             self._names_changed = False
-            return Flush(self.files, folder, parts, self.log_end_offset, self._truncations)
+            self._newborn = ()
+            return Flush(self.files, folders, parts, self.log_end_offset, self._truncations)
 
     def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
         """Have sealed segments synced although they lie below the recovery point."""

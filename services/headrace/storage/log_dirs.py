@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from headrace.errors import ErrorCode, KafkaError
@@ -28,8 +29,9 @@ from headrace.storage.recovery import Known, open_log
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
-SYNC_VOLUME_ABOVE = 16
-"""When more partitions than this are new, one sync of the whole volume is cheaper than two for each."""
+SYNC_NOW_AT_MOST = 16
+"""When more partitions than this are new at once, each is made durable with its first flush: thousands of syncs in a
+row would hold up everyone who uses the disk."""
 DELETE = "-delete"
 FUTURE = "-future"
 STRAY = "-stray"
@@ -106,6 +108,7 @@ class LogDirs:
         self._on_offline = on_offline
         self._dir_of: dict[TopicPartition, LogDir] = {}
         self._doomed: list[tuple[int, LogDir, str]] = []
+        self._saved_marks: dict[str, dict[TopicPartition, int]] = {}
         self._new: list[tuple[File, str, str]] = []
         """Files of partitions that were created and not synced yet, with their folder and dir."""
 
@@ -247,12 +250,14 @@ class LogDirs:
         business, and an empty partition is made again by whoever wanted it.
         """
         new, self._new = self._new, []
+        if len(new) > SYNC_NOW_AT_MOST:
+            for file, folder, _ in new:
+                log = self.logs.get(parse_folder(os.path.basename(folder)) or ("", -1))
+                if log is not None:
+                    log.begins_with(file)
+            new = []
 
         def run() -> None:
-            if len(new) > SYNC_VOLUME_ABOVE:
-                for path in {path for _, _, path in new}:
-                    self.files.sync_volume(path)
-                return
             for file, folder, _ in new:
                 try:
                     file.sync()
@@ -295,8 +300,8 @@ class LogDirs:
         gone = os.path.join(log_dir.path, name)
         log.release()
         try:
+            # Not synced: a folder that comes back after a power cut belongs to no topic, and is deleted again.
             self.files.rename(log.folder, gone)
-            self.files.sync_dir(log_dir.path)
         except OSError as error:
             self.fail(log_dir, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.folder}: {error}") from error
@@ -381,16 +386,18 @@ class LogDirs:
                 self.files.sync_dir(log_dir.path)
                 self._open(log_dir, key, settled, Known())
 
-    def remove_deleted(self, now_ms: int) -> None:
-        """Remove the folders of deleted partitions whose delay is over."""
+    def remove_deleted(self, now_ms: int, most: int | None = None) -> bool:
+        """Remove the folders of deleted partitions whose delay is over, `most` at a time; True when more are due."""
         due = [entry for entry in self._doomed if entry[0] <= now_ms]
-        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
-        for _, log_dir, path in due:
+        now, later = due[:most], due[len(due[:most]) :]
+        self._doomed = later + [entry for entry in self._doomed if entry[0] > now_ms]
+        for _, log_dir, path in now:
             if log_dir.online:
                 try:
                     self.files.remove_tree(path)
                 except OSError as error:
                     self.fail(log_dir, error)
+        return bool(later)
 
     # -- failure, checkpoints, stop ------------------------------------------------------------------------------
 
@@ -419,6 +426,18 @@ class LogDirs:
                     self._write(log_dir, checkpoint.REPLICATION_OFFSET, here)
             except OSError as error:
                 self.fail(log_dir, error)
+
+    def begin_high_watermarks(
+        self, high_watermarks: Mapping[TopicPartition, int]
+    ) -> list[tuple[LogDir, Callable[[], None]]]:
+        """What writes the high watermarks of dirs where they moved; run it on a worker thread, `fail` what fails."""
+        works: list[tuple[LogDir, Callable[[], None]]] = []
+        for log_dir in self._online():
+            here = {key: high_watermarks[key] for key in log_dir.logs if key in high_watermarks}
+            if here != self._saved_marks.get(log_dir.path):
+                self._saved_marks[log_dir.path] = here
+                works.append((log_dir, partial(self._write, log_dir, checkpoint.REPLICATION_OFFSET, here)))
+        return works
 
     def _write_offsets(self, log_dir: LogDir) -> None:
         logs = log_dir.logs.items()

@@ -277,15 +277,6 @@ class MemoryFiles:
                 waiting.append(change)
         self._name_changes = waiting
 
-    def sync_volume(self, path: str) -> None:
-        self.change("sync_volume", path)
-        for name in sorted({posixpath.dirname(name) for name in self._names}):
-            if name.startswith(path):
-                self.sync_dir(name)
-        for name, node in self._names.items():
-            if node is not None and name.startswith(path):
-                node.sync()
-
     def space(self, path: str) -> tuple[int, int]:
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterable
 
 from headrace.wire.api import Handler, handlers_in
@@ -20,23 +21,34 @@ def render(handlers: Iterable[Handler]) -> str:
     A handler's docstring opens with a line `Name: summary`; the text after it becomes its section.
     """
     ordered = sorted(handlers, key=lambda handler: handler.api_key)
+    counts = Counter(handler.api_key for handler in ordered)
     lines = [
         "# Compatibility",
         "",
         "Which of Kafka's APIs are served, in which versions. Written from the handlers' docstrings; do not edit.",
         "",
-        "| key | API | versions | what it does |",
-        "| ---: | --- | --- | --- |",
+        "A coordinator passes on to a broker what it does not answer itself and any broker could.",
+        "",
+        "| key | API | versions | by | what it does |",
+        "| ---: | --- | --- | --- | --- |",
     ]
     sections: list[str] = []
     for handler in ordered:
         opening, _, rest = inspect.cleandoc(handler.doc).partition("\n")
         name, _, summary = opening.partition(": ")
         name, summary = name.partition(" (")[0], summary.rstrip(".")
-        lines.append(f"| {int(handler.api_key)} | {name} | {_versions(handler)} | {summary} |")
+        by = _server(handler)
+        lines.append(f"| {int(handler.api_key)} | {name} | {_versions(handler)} | {by} | {summary} |")
         if rest.strip():
-            sections += ["", f"## {name}", "", *rest.strip().splitlines()]
+            title = name if counts[handler.api_key] == 1 else f"{name} ({by})"
+            sections += ["", f"## {title}", "", *rest.strip().splitlines()]
     return "\n".join(lines + sections) + "\n"
+
+
+def _server(handler: Handler) -> str:
+    """Which service a handler belongs to: `headrace.broker.handlers.k00_produce` is the broker's."""
+    service = handler.call.__module__.split(".")[1]
+    return "all" if service == "wire" else service
 
 
 def _versions(handler: Handler) -> str:

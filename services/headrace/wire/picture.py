@@ -62,8 +62,6 @@ def _find(image: Image, key_type: int, key: str) -> dict[str, Any]:
     try:
         if key_type != GROUP:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions and share groups are not served")
-        if not key:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "give a group id")
         node = coordinator_of(image, key)
         if node.kafka is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"coordinator {node.id} has no Kafka listener")

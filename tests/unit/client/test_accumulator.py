@@ -38,6 +38,15 @@ def make(producer_id: int | None = 9, **rules: Any) -> Accumulator:
     return Accumulator(Rules(**{"batch_size": 100, "linger": 0.005, "backoff": lambda n: 0.1, **rules}), producer_id)
 
 
+def known(**rules: Any) -> Accumulator:
+    """An accumulator whose first batch was acknowledged, as sequence 0."""
+    accumulator = make(**rules)
+    add(accumulator, b"first", -1.0)
+    (batch,) = accumulator.drain([P0], 0.0)
+    accumulator.complete(batch, 0)
+    return accumulator
+
+
 def add(accumulator: Accumulator, value: bytes, now: float = 0.0, partition: TopicPartition = P0) -> Ack:
     ack = Ack()
     accumulator.append(partition, 1, None, value, (), 36 + len(value), ack, now)
@@ -61,6 +70,7 @@ def test_a_batch_waits_for_linger_unless_it_is_full() -> None:
     assert accumulator.next_time([P0], 0.0) == 0.005
     (batch,) = accumulator.drain([P0], 0.005)
     assert values(batch) == [b"a"]
+    accumulator.complete(batch, 0)
     add(accumulator, b"b" * 60, 1.0)
     add(accumulator, b"c" * 60, 1.0)
     (full,) = accumulator.drain([P0], 1.0)
@@ -95,19 +105,19 @@ def test_the_buffer_is_bounded_and_comes_back() -> None:
 
 
 def test_sequences_count_records_and_stay_with_a_repetition() -> None:
-    accumulator = make()
+    accumulator = known()
     for value in (b"a" * 60, b"b" * 60):
         add(accumulator, value)
     first, second = accumulator.drain([P0], 1.0)
-    assert [header(first), header(second)] == [(9, 0, 0), (9, 0, 1)]
+    assert [header(first), header(second)] == [(9, 0, 1), (9, 0, 2)]
     assert accumulator.refuse(first, NETWORK, 1.0)
     assert accumulator.refuse(second, NETWORK, 1.0)
     again = accumulator.drain([P0], 1.2)
-    assert [header(b) for b in again] == [(9, 0, 0), (9, 0, 1)]
+    assert [header(b) for b in again] == [(9, 0, 1), (9, 0, 2)]
 
 
 def test_nothing_overtakes_a_repetition() -> None:
-    accumulator = make()
+    accumulator = known()
     sent = []
     for value in (b"a" * 60, b"b" * 60, b"c" * 60):
         add(accumulator, value)
@@ -123,7 +133,7 @@ def test_nothing_overtakes_a_repetition() -> None:
 
 
 def test_a_broker_remembers_five_batches_so_no_more_are_in_flight() -> None:
-    accumulator = make()
+    accumulator = known()
     sent = []
     for n in range(8):
         add(accumulator, b"%d" % n * 60, n)
@@ -148,6 +158,17 @@ def test_with_idempotence_a_batch_grows_while_others_wait_before_it() -> None:
     assert {batch.builder.count for batch in plain.batches()} == {1}
 
 
+def test_before_the_first_acknowledgement_one_batch_is_in_flight() -> None:
+    """A broker that knows nothing of a producer takes any sequence as the first: the second could overtake."""
+    accumulator = make()
+    add(accumulator, b"a" * 60)
+    add(accumulator, b"b" * 60)
+    (first,) = accumulator.drain([P0], 1.0)
+    assert accumulator.drain([P0], 1.0) == []
+    accumulator.complete(first, 0)
+    assert len(accumulator.drain([P0], 1.0)) == 1
+
+
 def test_a_request_has_a_size() -> None:
     accumulator = make(None, max_request_size=300)
     for n in range(4):
@@ -164,7 +185,7 @@ def test_partitions_take_turns() -> None:
 
 
 def test_what_cannot_be_cured_fails_at_once_and_the_rest_is_numbered_anew() -> None:
-    accumulator = make()
+    accumulator = known()
     bad, good = add(accumulator, b"a" * 60), add(accumulator, b"b" * 60)
     first, second = accumulator.drain([P0], 1.0)
     assert not accumulator.refuse(first, KafkaError(ErrorCode.INVALID_RECORD, "no key"), 1.0)
@@ -178,7 +199,7 @@ def test_what_cannot_be_cured_fails_at_once_and_the_rest_is_numbered_anew() -> N
 
 def test_a_batch_that_may_be_in_the_log_keeps_its_number() -> None:
     """The first expires with its fate unknown: the second is tried under its old number until a broker says no."""
-    accumulator = make(delivery_timeout=10.0)
+    accumulator = known(delivery_timeout=10.0)
     add(accumulator, b"a" * 60, 0.0)
     add(accumulator, b"b" * 60, 5.0)
     first, second = accumulator.drain([P0], 6.0)
@@ -186,7 +207,7 @@ def test_a_batch_that_may_be_in_the_log_keeps_its_number() -> None:
     accumulator.refuse(second, NETWORK, 9.0)
     assert accumulator.expire(10.5) == [first]
     (again,) = accumulator.drain([P0], 10.5)
-    assert header(again) == (9, 0, 1)
+    assert header(again) == (9, 0, 2)
     accumulator.refuse(again, KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 10.6)
     (anew,) = accumulator.drain([P0], 11.0)
     assert header(anew) == (9, 1, 0)
@@ -210,13 +231,13 @@ def test_retries_are_counted() -> None:
 
 
 def test_a_batch_that_is_too_large_is_split_under_the_same_numbers() -> None:
-    accumulator = make(batch_size=1000)
+    accumulator = known(batch_size=1000)
     acks = [add(accumulator, b"%d" % n) for n in range(3)]
     (batch,) = accumulator.drain([P0], 1.0)
     accumulator.refuse(batch, KafkaError(ErrorCode.MESSAGE_TOO_LARGE), 1.0)
     halves = accumulator.drain([P0], 2.0)
     assert [values(b) for b in halves] == [[b"0"], [b"1", b"2"]]
-    assert [header(b)[2] for b in halves] == [0, 1]
+    assert [header(b)[2] for b in halves] == [1, 2]
     accumulator.complete(halves[0], 10)
     accumulator.complete(halves[1], 11)
     assert [a.result and a.result.offset for a in acks] == [10, 11, 12]
@@ -236,13 +257,14 @@ class Broker:
         if found.producer_epoch < self.epoch:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
         if found.producer_epoch > self.epoch:
-            if found.base_sequence != 0:
+            # A partition that has never heard of a producer takes any first sequence, as Kafka's do.
+            if found.base_sequence != 0 and self.epoch >= 0:
                 raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
             self.epoch, self.last = found.producer_epoch, []
         for first, last, offset in self.last:
             if (first, last) == (found.base_sequence, found.last_sequence):
                 return offset
-        expected = (self.last[-1][1] + 1) % 2**31 if self.last else 0
+        expected = (self.last[-1][1] + 1) % 2**31 if self.last else found.base_sequence
         if found.base_sequence != expected:
             raise KafkaError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         offset = len(self.log)

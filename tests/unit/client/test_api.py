@@ -49,7 +49,7 @@ METHODS = {
     "seek_to_timestamp start subscribe subscription unsubscribe",
     "Admin": "alter_configs alter_group_offsets alter_partition_reassignments close create_partitions create_topic "
     "create_topics delete_group_offsets delete_groups delete_records delete_topics describe_configs describe_group "
-    "describe_log_dirs describe_topics elect_leaders image list_group_offsets list_groups list_offsets "
+    "describe_log_dirs describe_topics drain_broker elect_leaders image list_group_offsets list_groups list_offsets "
     "list_partition_reassignments list_topics on_change start",
 }
 

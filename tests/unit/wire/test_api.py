@@ -27,6 +27,6 @@ def test_what_is_advertised_may_begin_lower_than_what_is_served() -> None:
 
 def test_the_page_has_a_row_and_a_section_for_each() -> None:
     page = render([*handlers_in("headrace.wire.handlers"), produce.__handles__])  # type: ignore[attr-defined]
-    assert "| 0 | PRODUCE | 3–13 (advertised from 0) |" in page
-    assert "| 18 | ApiVersions | 0–4 | which APIs and versions this listener serves |" in page
+    assert "| 0 | Handlers | 3–13 (advertised from 0) |" in page
+    assert "| 18 | ApiVersions | 0–4 | all | which APIs and versions this listener serves |" in page
     assert "## ApiVersions" in page

@@ -6,7 +6,7 @@ from headrace.wire.api import handlers_in
 from headrace.wire.compatibility import SHARED, render
 
 PAGE = Path(__file__).parents[3] / "COMPATIBILITY.md"
-PACKAGES = [SHARED, "headrace.broker.handlers"]
+PACKAGES = [SHARED, "headrace.broker.handlers", "headrace.coordinator.handlers"]
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -1,0 +1,286 @@
+"""What groups cost: 1,000 groups of 10 members with a heartbeat every 3 s, and offset commits at a given rate.
+
+`python bench/groups.py` starts a cluster of its own (two brokers, one coordinator), plays the members over Kafka's
+protocol, and prints the CPU time of the coordinator's process as a share of one core, and commits a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.wire import messages
+from headrace.wire.client import Client
+from headrace.wire.protocol import ApiKey
+
+TOPIC = "bench"
+PARTITIONS = 10
+HEARTBEAT_SECONDS = 3.0
+SUBSCRIPTION = struct.pack(">hi", 0, 1) + struct.pack(">h", len(TOPIC)) + TOPIC.encode() + struct.pack(">i", -1)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Cluster:
+    """`headrace dev` with two brokers, of whose coordinators one is stopped."""
+
+    def __init__(self, data: Path, port: int) -> None:
+        command = [str(Path(sys.executable).parent / "headrace"), "dev", "--brokers", "2"]
+        command += ["--data", str(data), "--port", str(port), "--set", "group.max.session.timeout.ms=1800000"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        described = data / "cluster.json"
+        deadline = time.monotonic() + 60
+        while not described.exists():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise SystemExit("the cluster did not start")
+            time.sleep(0.05)
+        found: dict[str, Any] = json.loads(described.read_text())
+        self.bootstrap = found["bootstrap"].split(",")[0]
+        self.processes = {f"{each['role']}-{each['id']}": each for each in found["processes"]}
+        os.kill(self.processes["coordinator-1"]["pid"], signal.SIGTERM)
+        self.coordinator = self.processes["coordinator-0"]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+
+async def connect(address: str) -> Client:
+    host, _, port = address.rpartition(":")
+    return await Client.connect(host, int(port), client_id="bench", request_timeout=120, max_in_flight=4096)
+
+
+async def create_topic(bootstrap: str) -> None:
+    client = await connect(bootstrap)
+    topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": [], "configs": []}
+    await client.request(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+    client.close()
+
+
+async def owns_everything(address: str) -> None:
+    """Until the one coordinator that is left serves every group."""
+    client = await connect(address)
+    for number in range(200):
+        request = {"coordinator_keys": [f"g-{n}" for n in range(number, 1000, 200)], "key_type": 0}
+        while True:
+            found = await client.request(ApiKey.FIND_COORDINATOR, 4, request)
+            if all(each.node_id == 1_000_000 for each in found.coordinators):
+                break
+            await asyncio.sleep(0.2)
+    client.close()
+
+
+class Member:
+    """One member of a classic group, on a connection of its own."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self.client = client
+        self.group = group
+        self.beat = b""
+        self.failures = 0
+
+    async def join(self) -> None:
+        request = {
+            "group_id": self.group,
+            "session_timeout": 300_000,
+            "rebalance_timeout": 300_000,
+            "member_id": "",
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+            "reason": None,
+        }
+        while True:
+            joined = await self.client.request(ApiKey.JOIN_GROUP, 9, request)
+            request["member_id"] = joined.member_id
+            if joined.error_code:
+                if joined.error_code in (14, 15, 16):
+                    await asyncio.sleep(0.2)
+                continue
+            shares = [{"member_id": m.member_id, "assignment": b""} for m in joined.members]
+            synced = await self.client.request(
+                ApiKey.SYNC_GROUP,
+                5,
+                {
+                    "group_id": self.group,
+                    "generation_id": joined.generation_id,
+                    "member_id": joined.member_id,
+                    "group_instance_id": None,
+                    "protocol_type": "consumer",
+                    "protocol_name": "range",
+                    "assignments": shares,
+                },
+            )
+            if not synced.error_code:
+                break
+        beat = {
+            "group_id": self.group,
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+            "group_instance_id": None,
+        }
+        self.beat = messages.encode(ApiKey.HEARTBEAT, 4, beat, "request")
+
+    async def rejoin_until_quiet(self) -> None:
+        while True:
+            await self.join()
+            answer = messages.decode(
+                ApiKey.HEARTBEAT, 4, await self.client.send(ApiKey.HEARTBEAT, 4, [self.beat]), "response"
+            )
+            if not answer.error_code:
+                return
+
+    def send_heartbeat(self) -> None:
+        self.client.send(ApiKey.HEARTBEAT, 4, [self.beat]).add_done_callback(self._answered)
+
+    def _answered(self, answer: asyncio.Future[memoryview]) -> None:
+        # throttle time, error code
+        if struct.unpack_from(">h", answer.result(), 4)[0]:
+            self.failures += 1
+
+
+async def heartbeats(cluster: Cluster, groups: int, members: int, seconds: float) -> None:
+    address = cluster.coordinator["kafka"]
+    began = time.monotonic()
+    everyone: list[Member] = []
+    for number in range(groups):
+        joining = [Member(await connect(address), f"g-{number}") for _ in range(members)]
+        await asyncio.gather(*(member.join() for member in joining))
+        # Whoever came after the group had formed made it form again.
+        while not all(await asyncio.gather(*(_steady(member) for member in joining))):
+            await asyncio.gather(*(member.rejoin_until_quiet() for member in joining))
+        everyone += joining
+        if number % 10 == 0:
+            for member in everyone[:: max(1, len(everyone) // 500)]:
+                member.send_heartbeat()
+    formed = time.monotonic() - began
+    pid = cluster.coordinator["pid"]
+    sent, step = 0, HEARTBEAT_SECONDS / len(everyone)
+    start, before = time.monotonic(), cpu_seconds(pid)
+    while (passed := time.monotonic() - start) < seconds:
+        while sent < passed / step:
+            everyone[sent % len(everyone)].send_heartbeat()
+            sent += 1
+        await asyncio.sleep(0.005)
+    used = cpu_seconds(pid) - before
+    failures = sum(member.failures for member in everyone)
+    print(f"groups {groups} x {members} members, formed in {formed:.1f} s ({groups / formed:.0f} groups/s)")
+    share = 100 * used / passed
+    print(f"heartbeats {sent / passed:,.0f}/s for {passed:.0f} s: {share:.0f}% of a core, {failures} refused")
+    for member in everyone:
+        member.client.close()
+
+
+async def _steady(member: Member) -> bool:
+    answer = await member.client.send(ApiKey.HEARTBEAT, 4, [member.beat])
+    return struct.unpack_from(">h", answer, 4)[0] == 0
+
+
+async def commits(cluster: Cluster, rate: int, groups: int, seconds: float) -> None:
+    """Commits at a given rate (0: as many as 200 waiting callers make)."""
+    clients = [await connect(cluster.coordinator["kafka"]) for _ in range(20)]
+    pids = {name: each["pid"] for name, each in cluster.processes.items() if name in _WATCHED}
+    before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+    done = failed = 0
+    slots = asyncio.Semaphore(400)
+    latencies: list[float] = []
+
+    def body(number: int) -> bytes:
+        partition = {
+            "partition_index": number % PARTITIONS,
+            "committed_offset": number,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "",
+        }
+        request = {
+            "group_id": f"c-{number % groups}",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": TOPIC, "partitions": [partition]}],
+        }
+        return messages.encode(ApiKey.OFFSET_COMMIT, 8, request, "request")
+
+    def answered(sent: float, answer: asyncio.Future[memoryview]) -> None:
+        nonlocal done, failed
+        slots.release()
+        if answer.exception() is not None:
+            failed += 1
+            return
+        done += 1
+        latencies.append(time.monotonic() - sent)
+        # The last bytes are the error code and three empty tag sections.
+        if struct.unpack_from(">h", answer.result(), len(answer.result()) - 5)[0]:
+            failed += 1
+
+    start, number = time.monotonic(), 0
+    while (passed := time.monotonic() - start) < seconds:
+        if rate and number > passed * rate:
+            await asyncio.sleep(0.002)
+            continue
+        await slots.acquire()
+        future = clients[number % len(clients)].send(ApiKey.OFFSET_COMMIT, 8, [body(number)])
+        future.add_done_callback(partial(answered, time.monotonic()))
+        number += 1
+        if number % 20 == 0:
+            await asyncio.sleep(0)
+    shares = ", ".join(f"{name} {100 * (cpu_seconds(pid) - before[name]) / passed:.0f}%" for name, pid in pids.items())
+    for _ in range(400):
+        await slots.acquire()
+    latencies.sort()
+    middle, high = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]
+    asked = f"{rate:,}/s asked" if rate else "as many as possible"
+    print(
+        f"commits ({asked}) {done / passed:,.0f}/s for {passed:.0f} s, {failed} refused,"
+        f" {1000 * middle:.1f} ms median, {1000 * high:.1f} ms p99; CPU {shares}"
+    )
+    for client in clients:
+        client.close()
+
+
+_WATCHED = ("coordinator-0", "broker-0", "broker-1")
+
+
+async def run(options: argparse.Namespace, cluster: Cluster) -> None:
+    await create_topic(cluster.bootstrap)
+    await owns_everything(cluster.bootstrap)
+    await commits(cluster, options.rate, 500, options.seconds)
+    await commits(cluster, 0, 500, options.seconds)
+    await heartbeats(cluster, options.groups, options.members, options.seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=1000)
+    parser.add_argument("--members", type=int, default=10)
+    parser.add_argument("--rate", type=int, default=5000)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--port", type=int, default=23000)
+    options = parser.parse_args()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(Path(folder), options.port)
+        try:
+            asyncio.run(run(options, cluster))
+        finally:
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    main()
