@@ -7,6 +7,7 @@ sees and, at the end, with every replica's log. Numbers behind the rules are tho
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,10 @@ class Checker:
         self.sent: dict[bytes, Sent] = {}
         self.checked = 0
         """Operations that were held against a rule."""
+        self.on_acknowledged: Callable[[Key], None] | None = None
+        """Told of every acknowledgement the moment a producer has it."""
+        self.on_partition: Callable[[Key, Partition], None] | None = None
+        """Told of every new state of a partition the moment the registry has it."""
         self._leaders: dict[tuple[uuid.UUID, int, int], int] = {}
         self._marks: dict[tuple[int, int, uuid.UUID, int, int], int] = {}
         self._controller_epochs: dict[tuple[str, int], int] = {}
@@ -66,6 +71,8 @@ class Checker:
 
     def acknowledged(self, key: Key, base_offset: int, values: list[bytes]) -> None:
         """Acknowledged with acks=all."""
+        if self.on_acknowledged is not None:
+            self.on_acknowledged(key)
         for number, value in enumerate(values):
             self._show(key, base_offset + number, value, "acknowledged")
 
@@ -126,6 +133,8 @@ class Checker:
             old = decode_partition(held.value)
             self._check_transition(f"{_name((topic_id, what.partition))}", old, state)
         self._states[topic_id, what.partition, state.partition_epoch] = state
+        if self.on_partition is not None:
+            self.on_partition((topic_id, what.partition), state)
 
     def _check_transition(self, name: str, old: Partition, new: Partition) -> None:
         if new.partition_epoch <= old.partition_epoch or new.leader_epoch < old.leader_epoch:

@@ -12,9 +12,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.sim.checker import Checker
+from tests.sim.checker import Checker, Key
 from tests.sim.world import Machine, World
 
+from headrace.cluster.image import NO_LEADER, Partition
 from headrace.storage.memory_files import Crash
 
 SESSION_DANGER = 5.0
@@ -38,6 +39,7 @@ class Nemesis:
         self.active = True
         self._kinds: list[tuple[str, float, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("kill", 3, self._kill),
+            ("kill of leader after leader", 1.5, self._chase),
             ("pause", 2, self._pause),
             ("partition", 2, self._partition),
             ("one-sided cut", 2, self._one_sided),
@@ -155,6 +157,52 @@ class Nemesis:
             await asyncio.sleep(self.chance.choice([0.05, 0.5, 2.0, 6.0]) * self.chance.random())
             self._endanger_sessions()
             machine.start()
+
+    async def _chase(self) -> None:
+        """Kills a leader the moment it acknowledged something, and its successor a moment after the election."""
+        if self.fragile is not None or self.checker.on_acknowledged is not None:
+            return
+        acknowledged: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
+
+        def told(key: Key) -> None:
+            self.checker.on_acknowledged = None
+            acknowledged.set_result(key)
+
+        self.checker.on_acknowledged = told
+        key = await acknowledged
+        state = self.checker.states().get(key)
+        if not self.active or self.fragile is not None or state is None:
+            return
+        killed = [self.world.brokers[state.leader]]
+        self._say("kill of leader after leader", f"{killed[0].name} is killed after its acknowledgement")
+        killed[0].kill()
+        successor = await self._successor(key, state.leader)
+        await asyncio.sleep(self.chance.uniform(0.0, 0.006))
+        if successor is not None and self.fragile is None and self.active:
+            killed.append(self.world.brokers[successor])
+            self.world.note(f"{killed[1].name} is killed after its election")
+            killed[1].kill()
+            await asyncio.sleep(self.chance.uniform(0.0, 6.0))
+        self._endanger_sessions()
+        for machine in killed:
+            machine.start()
+
+    async def _successor(self, key: Key, leader: int) -> int | None:
+        """Who is elected next; None when that takes too long."""
+        elected: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def told(changed: Key, state: Partition) -> None:
+            if changed == key and state.leader not in (leader, NO_LEADER) and not elected.done():
+                elected.set_result(state.leader)
+
+        self.checker.on_partition = told
+        try:
+            async with asyncio.timeout(8.0):
+                return await elected
+        except TimeoutError:
+            return None
+        finally:
+            self.checker.on_partition = None
 
     async def _pause(self) -> None:
         machine = self._target()

@@ -6,9 +6,9 @@ import pytest
 from tests.sim.hunt import hunt
 
 QUICK = {
-    "shrink_without_consent": 4,
-    "duplicates_accepted": 2,
-    "election_outside_isr": 2,
+    "shrink_without_consent": 6,
+    "duplicates_accepted": 6,
+    "election_outside_isr": 6,
 }
 """With the seed that finds each: a few more are tried, should the code around it have changed what happens."""
 

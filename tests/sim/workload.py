@@ -292,7 +292,7 @@ class Consumer(Client):
                 position = self.positions.get((topic_id, index), 0)
                 asked[index] = RequestedPartition(topic_id, index, position, 1 << 20, where[1].leader_epoch)
         request = FetchRequest(
-            max_wait_ms=700,
+            max_wait_ms=1500,
             max_bytes=1 << 20,
             partitions=list(asked.values()),
         )

@@ -41,6 +41,7 @@ SETTINGS = {
     "metrics.port": "0",
     "broker.session.timeout.ms": "3000",
     "replica.lag.time.max.ms": "3000",
+    "replica.fetch.wait.max.ms": "1000",
     "replica.fetch.backoff.ms": "200",
     "replica.socket.timeout.ms": "5000",
     "request.timeout.ms": "8000",
