@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from headrace.errors import ErrorCode
 from headrace.wire import messages
 from headrace.wire.client import Client
 from headrace.wire.protocol import ApiKey
@@ -91,11 +93,12 @@ async def owns_everything(address: str) -> None:
 class Member:
     """One member of a classic group, on a connection of its own."""
 
+    refusals: ClassVar[Counter[str]] = Counter()
+
     def __init__(self, client: Client, group: str) -> None:
         self.client = client
         self.group = group
         self.beat = b""
-        self.failures = 0
 
     async def join(self) -> None:
         request = {
@@ -152,9 +155,13 @@ class Member:
         self.client.send(ApiKey.HEARTBEAT, 4, [self.beat]).add_done_callback(self._answered)
 
     def _answered(self, answer: asyncio.Future[memoryview]) -> None:
+        if answer.exception() is not None:
+            self.refusals["unanswered"] += 1
+            return
         # throttle time, error code
-        if struct.unpack_from(">h", answer.result(), 4)[0]:
-            self.failures += 1
+        code = struct.unpack_from(">h", answer.result(), 4)[0]
+        if code:
+            self.refusals[ErrorCode(code).name] += 1
 
 
 async def heartbeats(cluster: Cluster, groups: int, members: int, seconds: float) -> None:
@@ -174,6 +181,7 @@ async def heartbeats(cluster: Cluster, groups: int, members: int, seconds: float
     formed = time.monotonic() - began
     pid = cluster.coordinator["pid"]
     sent, step = 0, HEARTBEAT_SECONDS / len(everyone)
+    Member.refusals.clear()
     start, before = time.monotonic(), cpu_seconds(pid)
     while (passed := time.monotonic() - start) < seconds:
         while sent < passed / step:
@@ -181,10 +189,11 @@ async def heartbeats(cluster: Cluster, groups: int, members: int, seconds: float
             sent += 1
         await asyncio.sleep(0.005)
     used = cpu_seconds(pid) - before
-    failures = sum(member.failures for member in everyone)
+    await asyncio.sleep(2)
+    refused = dict(Member.refusals) or "none"
     print(f"groups {groups} x {members} members, formed in {formed:.1f} s ({groups / formed:.0f} groups/s)")
     share = 100 * used / passed
-    print(f"heartbeats {sent / passed:,.0f}/s for {passed:.0f} s: {share:.0f}% of a core, {failures} refused")
+    print(f"heartbeats {sent / passed:,.0f}/s for {passed:.0f} s: {share:.0f}% of a core, refused: {refused}")
     for member in everyone:
         member.client.close()
 
@@ -262,8 +271,9 @@ _WATCHED = ("coordinator-0", "broker-0", "broker-1")
 async def run(options: argparse.Namespace, cluster: Cluster) -> None:
     await create_topic(cluster.bootstrap)
     await owns_everything(cluster.bootstrap)
-    await commits(cluster, options.rate, 500, options.seconds)
-    await commits(cluster, 0, 500, options.seconds)
+    if options.rate:
+        await commits(cluster, options.rate, 500, options.seconds)
+        await commits(cluster, 0, 500, options.seconds)
     await heartbeats(cluster, options.groups, options.members, options.seconds)
 
 
@@ -277,7 +287,7 @@ def main() -> None:
     options = parser.parse_args()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         cluster = Cluster(Path(folder), options.port)
         try:
             asyncio.run(run(options, cluster))
