@@ -1,4 +1,4 @@
-"""OffsetCommit by hand: what kio writes is read, what is written kio reads, in every version."""
+"""OffsetCommit and Heartbeat by hand: what kio writes is read, what is written kio reads, in every version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.calls import OffsetCommitResponse, PartitionToCommit, TopicResult
+from headrace.coordinator.calls import HeartbeatResponse, OffsetCommitResponse, PartitionToCommit, TopicResult
+from headrace.coordinator.handlers import k12_heartbeat
 from headrace.coordinator.handlers.k08_offset_commit import parse, write
 from headrace.errors import ErrorCode
 from headrace.wire import messages
@@ -61,3 +62,25 @@ def test_a_request_that_ends_anywhere_is_malformed(version: int) -> None:
     for size in range(len(whole)):
         with pytest.raises(MalformedRequest):
             parse(version, memoryview(whole[:size]))
+
+
+def heartbeat(version: int) -> bytes:
+    given = {"group_id": "g", "generation_id": 7, "member_id": "m", "group_instance_id": "i"}
+    return messages.encode(12, version, given, "request")
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_heartbeats_are_read_and_answered(version: int) -> None:
+    call = k12_heartbeat.parse(version, memoryview(heartbeat(version)))
+    assert (call.group_id, call.generation_id, call.member_id) == ("g", 7, "m")
+    assert call.group_instance_id == ("i" if version >= 3 else None)
+    written = k12_heartbeat.write(version, HeartbeatResponse(ErrorCode.REBALANCE_IN_PROGRESS))
+    assert messages.decode(12, version, written, "response").error_code == 27
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_heartbeat_that_ends_anywhere_is_malformed(version: int) -> None:
+    whole = heartbeat(version)
+    for size in range(len(whole)):
+        with pytest.raises(MalformedRequest):
+            k12_heartbeat.parse(version, memoryview(whole[:size]))
