@@ -131,7 +131,7 @@ async def test_nodes_are_read_as_the_registry_writes_them(cluster: Cluster) -> N
     )
     await cluster.write(Put(KEYS.broker(3), broker.to_bytes()))
     revision = cluster.image.revision
-    node = Node(3, revision, Endpoint("g.example", 9094), Endpoint("k.example", 9092), "r1", directory)
+    node = Node(3, revision, Endpoint("g.example", 9094), Endpoint("k.example", 9092), "r1", directory, "i")
     assert cluster.image.brokers == {3: node}
     await cluster.write(Put(KEYS.coordinator(1), Registration("1", "h", {"grpc": 1}, "", "i").to_bytes()))
     assert cluster.image.coordinators[1].kafka is None
