@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,19 +23,6 @@ ACTIVE = re.compile(r"controller (\d+) is active with epoch (\d+)")
 def say(text: str) -> None:
     """A figure for whoever runs the tests with -s; nothing is asserted on it."""
     sys.stdout.write(f"{text}\n")
-
-
-def free_ports() -> int:
-    """The first of the ports that a cluster of three takes, below those that the system gives to connections."""
-    while True:
-        first = random.randrange(20_000, 30_000)
-        try:
-            for port in (*range(first, first + 6), *range(first + 312, first + 315)):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
 
 
 class Bouncer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -38,10 +39,23 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now."""
+    """A loopback port nobody uses now, and neither those that a dev cluster takes beside it.
+
+    It lies below the range from which the kernel gives ports to outgoing connections: those come and go at any moment.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_240, 30_000)
+        if all(map(_is_free, [*range(port, port + 8), *range(port + 312, port + 320)])):
+            return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def command() -> list[str]:

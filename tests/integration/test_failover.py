@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.bouncing import Bouncer, Load, check_records, free_ports, in_sync, leader_of, log_bytes, say
+from tests.integration.bouncing import Bouncer, Load, check_records, in_sync, leader_of, log_bytes, say
 from tests.integration.cluster import Cluster, wait_until
 
 BOUNCES = int(os.environ.get("HEADRACE_BOUNCES", "1"))
@@ -30,9 +30,7 @@ pytestmark = pytest.mark.timeout(120 + 200 * BOUNCES)
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Bouncer, AdminClient]]:
-    cluster = Cluster(
-        tmp_path_factory.mktemp("three") / "data", brokers=3, port=free_ports(), settings=SETTINGS
-    ).start()
+    cluster = Cluster(tmp_path_factory.mktemp("three") / "data", brokers=3, settings=SETTINGS).start()
     bouncer = Bouncer(cluster)
     try:
         yield cluster, bouncer, AdminClient({"bootstrap.servers": cluster.bootstrap})

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.integration.bouncing import Bouncer, free_ports, in_sync, leader_of, read_all, say
+from tests.integration.bouncing import Bouncer, in_sync, leader_of, read_all, say
 from tests.integration.cluster import Cluster, wait_until
 
 from headrace.v1 import controller_pb2 as pb
@@ -34,9 +34,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    cluster = Cluster(
-        tmp_path_factory.mktemp("racks") / "data", brokers=3, port=free_ports(), settings=SETTINGS
-    ).start()
+    cluster = Cluster(tmp_path_factory.mktemp("racks") / "data", brokers=3, settings=SETTINGS).start()
     bouncer = Bouncer(cluster)
     for i in range(3):
         dirs = ",".join(str(cluster.data / f"broker-{i}" / name) for name in "ab")

@@ -389,7 +389,9 @@ def _check_ports(plan: Plan) -> None:
     coordinators = [member for member, _ in plan.members() if member.role == "coordinator"]
     first = plan.port + METRICS_ABOVE + plan.brokers
     wanted |= {first + member.id: f"coordinator {member.id}'s metrics" for member in coordinators}
-    wanted[int(plan.bootstrap.rsplit(":", 1)[1])] = "the metadata service"
+    first = int(plan.bootstrap.rsplit(":", 1)[1])
+    replicas = sum(member.role == "metadata" for member, _ in plan.members())
+    wanted |= {first + i: f"metadata replica {i}" for i in range(replicas)}
     for port, owner in sorted(wanted.items()):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
