@@ -1,0 +1,122 @@
+"""What a cluster is made of right now, read from the API server's objects into what decisions need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace_operator import quantities
+from headrace_operator.manifests import Cluster, own_components
+from headrace_operator.rollout import Pod
+from headrace_operator.schema import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A StatefulSet or Deployment."""
+
+    replicas: int
+    """Pods it shall have."""
+    image: str
+    settled: bool
+    """Whether Kubernetes has carried out what it says, and every pod is ready."""
+    revision: str = ""
+    claims: tuple[tuple[str, str], ...] = ()
+    """Name and size of its volume claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything at one look."""
+
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    """By component; one that is not there yet is missing."""
+    pods: dict[str, list[Json]] = field(default_factory=dict)
+    """By component, by name."""
+    claims: list[Json] = field(default_factory=list)
+
+
+def workload(body: Json, component: str) -> Workload:
+    """A StatefulSet or Deployment as read."""
+    spec, status = body["spec"], body.get("status", {})
+    containers = spec["template"]["spec"]["containers"]
+    image = next((c["image"] for c in containers if c["name"] == component), "")
+    replicas = spec.get("replicas", 1)
+    seen = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 0)
+    ready = status.get("readyReplicas", 0) == replicas
+    updated = status.get("updatedReplicas", 0) == replicas and status.get("replicas", 0) == replicas
+    templates = spec.get("volumeClaimTemplates", [])
+    return Workload(
+        replicas=replicas,
+        image=image,
+        settled=seen and ready and updated,
+        revision=status.get("updateRevision", "") if seen else "",
+        claims=tuple((t["metadata"]["name"], t["spec"]["resources"]["requests"]["storage"]) for t in templates),
+    )
+
+
+def ready(pod: Json) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
+
+
+def ordinal(pod: Json) -> int:
+    return int(pod["metadata"]["name"].rpartition("-")[2])
+
+
+def broker_pods(observed: Observed) -> list[Pod]:
+    """The brokers' pods as a roll needs them; while the newest revision is not known none is called outdated."""
+    brokers = observed.workloads.get("broker")
+    revision = brokers.revision if brokers else ""
+    return [
+        Pod(
+            name=pod["metadata"]["name"],
+            ordinal=ordinal(pod),
+            ready=ready(pod),
+            current=not revision or pod["metadata"]["labels"].get("controller-revision-hash") == revision,
+            deleting="deletionTimestamp" in pod["metadata"],
+        )
+        for pod in observed.pods.get("broker", [])
+    ]
+
+
+def trouble(pods: list[Json]) -> str | None:
+    """Why a pod does not run, in Kubernetes' words; None when all do or are just starting."""
+    for pod in pods:
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        for condition in status.get("conditions", []):
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return f"{name} cannot be scheduled: {condition.get('message', condition.get('reason', ''))}"
+        for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
+            waiting = container.get("state", {}).get("waiting", {})
+            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+                ended = container.get("lastState", {}).get("terminated", {})
+                code = f" (it ended with {ended['exitCode']})" if "exitCode" in ended else ""
+                return f"{name}: {waiting['reason']} {waiting.get('message', '')}".strip() + code
+    return None
+
+
+def images(cluster: Cluster, observed: Observed) -> dict[str, str]:
+    """The image each component shall run now: a new one goes to the next when the ones before it are settled on it.
+
+    A component that is not there yet gets the new one at once, so a fresh install does not wait in line.
+    """
+    found: dict[str, str] = {}
+    clear = True
+    for component in own_components(cluster):
+        current = observed.workloads.get(component)
+        found[component] = cluster.image if current is None or clear else current.image
+        if current is not None and (current.image != cluster.image or not current.settled):
+            clear = False
+    return found
+
+
+def grown_claims(cluster: Cluster, observed: Observed, component: str, templates: list[Json]) -> dict[str, str]:
+    """New sizes of claims that are smaller than they shall be; larger ones stay as they are."""
+    wanted = {t["metadata"]["name"]: t["spec"]["resources"]["requests"]["storage"] for t in templates}
+    found = {}
+    for claim in observed.claims:
+        volume, _, rest = claim["metadata"]["name"].partition(f"-{cluster.child(component)}-")
+        if volume in wanted and rest.isdecimal():
+            size = claim["spec"]["resources"]["requests"]["storage"]
+            if quantities.parse(size) < quantities.parse(wanted[volume]):
+                found[claim["metadata"]["name"]] = wanted[volume]
+    return found

@@ -1,0 +1,73 @@
+"""A user installs Headrace with one command and asks whether it is well."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tests.e2e.headrace import Release, is_ready, memory_by_pod
+from tests.e2e.kubectl import Namespace, condition_of, run, wait_for
+
+
+def test_install_with_one_command_until_ready(release: Release, say: Callable[[str], None]) -> None:
+    say(f"helm install until Ready: {release.seconds_to_ready:.0f} s with 3 brokers")
+    found = release.cluster()
+    for name, status in (("Ready", "True"), ("Degraded", "False"), ("RolloutSafe", "True")):
+        entry = condition_of(found, name)
+        assert entry is not None, name
+        assert entry["status"] == status, entry
+        assert entry["reason"], entry
+        assert entry["message"], entry
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    assert len(found["status"]["brokers"]) == 3
+    assert all(is_ready(pod) for pod in release.pods("broker"))
+    assert found["status"]["bootstrap"]["kafka"].endswith(":9092")
+
+
+def test_get_clusters_answers_is_it_well(namespace: Namespace, release: Release) -> None:
+    head, row = namespace.kubectl("get", "hrc", release.name).splitlines()
+    assert "READY" in head
+    assert "True" in row
+    assert "3/3" in row
+
+
+def test_helm_test_sends_a_record_through_the_cluster(namespace: Namespace, release: Release) -> None:
+    out = run("helm", "test", release.name, "-n", namespace.name, "--timeout", "2m", seconds=150)
+    assert "Succeeded" in out
+
+
+def test_memory_at_idle(namespace: Namespace, release: Release, say: Callable[[str], None]) -> None:
+    """Only printed: docs/figures.md records it."""
+    wait_for("the kubelet has seen every pod", lambda: min(memory_by_pod(namespace).values()) > 0, 90, pause=5)
+    time_of_quiet = time.monotonic() + 15
+    wait_for("a quarter of a minute of quiet", lambda: time.monotonic() > time_of_quiet, 30)
+    by_pod = memory_by_pod(namespace)
+    for name, size in sorted(by_pod.items()):
+        say(f"{name:32} {size / 2**20:6.1f} MiB")
+    say(f"{'all':32} {sum(by_pod.values()) / 2**20:6.1f} MiB")
+
+
+def test_pods_run_without_rights_they_do_not_need(namespace: Namespace, release: Release) -> None:
+    for pod in namespace.list("pods", f"app.kubernetes.io/instance={release.name}"):
+        name = pod["metadata"]["name"]
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["capabilities"]["drop"] == ["ALL"], name
+    for account in namespace.list("serviceaccounts", f"app.kubernetes.io/instance={release.name}"):
+        name = f"system:serviceaccount:{namespace.name}:{account['metadata']['name']}"
+        rights = namespace.kubectl("auth", "can-i", "--list", f"--as={name}")
+        for line in rights.splitlines()[1:]:
+            assert not line.startswith(("secrets", "*", "pods ", "configmaps")) or "headrace-operator" in name, line
+
+
+def test_the_image_has_no_build_tools_and_another_user_than_root(namespace: Namespace, release: Release) -> None:
+    found = namespace.exec("tool", "sh", "-c", "id -u; command -v gcc cc make cargo go git; ls /opt/headrace/bin")
+    lines = found.split()
+    assert lines[0] == "1000"
+    assert not [line for line in lines if line.startswith("/")], found
+    assert "pip" not in lines
+    assert {"headrace", "etcd", "python3"} <= set(lines)

@@ -1,0 +1,137 @@
+"""A user applies, alters and deletes Topics and reads their status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.e2e.headrace import Release, fails_with, topic
+from tests.e2e.kubectl import KubectlError, Namespace, condition_of, program, wait_for
+
+MANY = 1000
+
+
+def test_apply_alter_and_delete_a_topic(namespace: Namespace, release: Release) -> None:
+    namespace.apply(topic("orders", release.name, config={"retention.ms": "3600000"}))
+    namespace.wait_condition("hrt", "orders", "Ready", seconds=60)
+    status = namespace.get("hrt", "orders")["status"]
+    assert (status["partitions"], status["replicas"], status["inSync"]) == (3, 3, "3/3")
+    first_id = status["topicId"]
+
+    namespace.patch("hrt", "orders", {"spec": {"partitions": 6, "config": {"retention.ms": "7200000"}}})
+    namespace.wait_condition("hrt", "orders", "Ready", seconds=60)
+    wait_for("six partitions in status", lambda: namespace.get("hrt", "orders")["status"]["partitions"] == 6, 60)
+    assert "7200000" in release.headrace("configs", "describe", "topic", "orders")
+
+    namespace.patch("hrt", "orders", {"spec": {"replicas": 2}})
+    wait_for("two replicas in status", lambda: namespace.get("hrt", "orders")["status"]["replicas"] == 2, 90)
+    namespace.wait_condition("hrt", "orders", "Ready", seconds=60)
+
+    namespace.delete("hrt", "orders")
+    assert "orders" in release.headrace("topics", "list"), "a topic is retained unless told otherwise"
+
+    namespace.apply(topic("orders", release.name, partitions=6, replicas=2, deletionPolicy="Delete"))
+    namespace.wait_condition("hrt", "orders", "Ready", seconds=60)
+    assert namespace.get("hrt", "orders")["status"]["topicId"] == first_id, "the retained topic is taken up again"
+    namespace.delete("hrt", "orders")
+    wait_for("the topic is deleted", lambda: "orders" not in release.headrace("topics", "list"), 60)
+
+
+def test_drift_is_put_back(namespace: Namespace, release: Release) -> None:
+    namespace.apply(topic("steady", release.name, config={"retention.ms": "3600000"}, deletionPolicy="Delete"))
+    namespace.wait_condition("hrt", "steady", "Ready", seconds=60)
+    release.headrace("configs", "alter", "topic", "steady", "--set", "retention.ms=1234")
+
+    def back() -> bool:
+        return "3600000" in release.headrace("configs", "describe", "topic", "steady")
+
+    wait_for("retention.ms is put back", back, 120, pause=2)
+    namespace.delete("hrt", "steady")
+
+
+def test_of_two_topics_for_one_name_the_older_wins(namespace: Namespace, release: Release) -> None:
+    namespace.apply(topic("first", release.name, name="shared", deletionPolicy="Delete"))
+    namespace.wait_condition("hrt", "first", "Ready", seconds=60)
+    namespace.apply(topic("second", release.name, name="shared", partitions=5, deletionPolicy="Delete"))
+    entry = namespace.wait_condition("hrt", "second", "Ready", "False", 60)
+    assert "first" in entry["message"], entry
+    namespace.delete("hrt", "second")
+    assert "shared" in release.headrace("topics", "list"), "the loser's deletion leaves the topic alone"
+    namespace.delete("hrt", "first")
+
+
+def test_too_many_replicas_are_a_condition_that_heals(namespace: Namespace, release: Release) -> None:
+    namespace.apply(topic("wide", release.name, replicas=9, deletionPolicy="Delete"))
+    entry = namespace.wait_condition("hrt", "wide", "Ready", "False", 60)
+    assert "9" in entry["message"], entry
+    assert "3" in entry["message"], entry
+    namespace.patch("hrt", "wide", {"spec": {"replicas": 3}})
+    namespace.wait_condition("hrt", "wide", "Ready", seconds=60)
+    namespace.delete("hrt", "wide")
+
+
+def test_a_topic_waits_for_its_cluster(namespace: Namespace, release: Release) -> None:
+    namespace.apply(topic("early", "not-there-yet"))
+    entry = namespace.wait_condition("hrt", "early", "Ready", "False", 60)
+    assert "not-there-yet" in entry["message"], entry
+    namespace.delete("hrt", "early", seconds=30)
+
+
+WRONG = [
+    ({"partitions": 0}, "greater than or equal to 1"),
+    ({"replicas": 0}, "greater than or equal to 1"),
+    ({"name": "a b"}, "a topic's name has 1 to 249 letters, digits, '.', '_' and '-'"),
+    ({"deletionPolicy": "Maybe"}, 'supported values: "Retain", "Delete"'),
+    ({"replicas": 2, "config": {"min.insync.replicas": "3"}}, "min.insync.replicas is more than replicas"),
+    ({"partitions": "many"}, "must be of type integer"),
+]
+
+
+@pytest.mark.parametrize(("spec", "said"), WRONG, ids=[said[:24] for _, said in WRONG])
+def test_a_wrong_topic_is_refused_with_what_is_allowed(
+    namespace: Namespace, release: Release, spec: dict[str, object], said: str
+) -> None:
+    fails_with(lambda: namespace.apply(topic("wrong", release.name, **spec)), said)
+
+
+def test_what_cannot_change_is_refused(namespace: Namespace, release: Release) -> None:
+    namespace.apply(topic("fixed", release.name, deletionPolicy="Delete"))
+    for change, said in (
+        ({"partitions": 1}, "partitions can be added, never taken away"),
+        ({"cluster": "other"}, "the cluster of a topic cannot be changed"),
+        ({"name": "other"}, "the name of a topic cannot be changed"),
+    ):
+        fails_with(lambda change=change: namespace.patch("hrt", "fixed", {"spec": change}), said)
+    namespace.delete("hrt", "fixed")
+
+
+def test_a_thousand_topics_become_ready_together(
+    namespace: Namespace, release: Release, say: Callable[[str], None]
+) -> None:
+    many = [topic(f"many-{n:04}", release.name, partitions=1, replicas=1, deletionPolicy="Delete") for n in range(MANY)]
+    for each in many:
+        each["metadata"]["labels"] = {"e2e": "many"}
+    begin = time.monotonic()
+    namespace.kubectl(
+        "create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": many}), seconds=300
+    )
+    applied = time.monotonic()
+
+    def all_ready() -> bool:
+        found = namespace.list("hrt", "e2e=many")
+        ready = sum((condition_of(each, "Ready") or {}).get("status") == "True" for each in found)
+        if ready < MANY:
+            raise KubectlError(f"{ready} of {MANY} are Ready")
+        return True
+
+    wait_for(f"{MANY} Topics are Ready", all_ready, 240, pause=2)
+    done = time.monotonic()
+    say(f"{MANY} Topics: created in {applied - begin:.0f} s, all Ready {done - begin:.0f} s after the first")
+    command = [program("kubectl"), "-n", namespace.name, "delete", "hrt", "-l", "e2e=many", "--wait=false"]
+    subprocess.run(command, check=True, capture_output=True, timeout=200)
+    wait_for("they are gone", lambda: not namespace.list("hrt", "e2e=many"), 240, pause=3)
+    say(f"deleted in {time.monotonic() - done:.0f} s")
+    assert "many-" not in release.headrace("topics", "list")
