@@ -1,0 +1,113 @@
+"""What `headrace spark submit` makes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.main import app
+from headrace.cli.spark_manifests import InvalidSubmission, Submission, command, job_name, manifests, rows
+
+JOB = Submission("topic_to_parquet.py", "orders", "data", "demo", "headrace/spark:1", ("--topic", "orders"))
+
+
+def of_kind(made: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = [each for each in made if each["kind"] == kind]
+    return found
+
+
+def test_a_job_of_the_image_needs_a_driver_a_name_for_it_and_a_place_for_checkpoints() -> None:
+    made = manifests(JOB)
+    assert [each["kind"] for each in made] == ["Service", "PersistentVolumeClaim", "Job"]
+    assert {each["metadata"]["namespace"] for each in made} == {"data"}
+    selector = of_kind(made, "Service")["spec"]["selector"]
+    pod = of_kind(made, "Job")["spec"]["template"]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+    claims = [v["persistentVolumeClaim"]["claimName"] for v in pod["spec"]["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == [of_kind(made, "PersistentVolumeClaim")["metadata"]["name"]]
+
+
+def test_the_driver_is_told_the_cluster_and_its_own_pod() -> None:
+    line = command(JOB)
+    assert line[line.index("local:///opt/headrace/jobs/topic_to_parquet.py") + 1 :] == [
+        "--bootstrap-servers",
+        "demo-metadata.data.svc:9094",
+        "--topic",
+        "orders",
+    ]
+    assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in line
+    assert "spark.driver.host=orders-driver.data.svc" in line
+
+
+def test_an_address_of_the_users_own_is_kept() -> None:
+    line = command(replace(JOB, arguments=("--bootstrap-servers=elsewhere:9094",)))
+    assert line[-1] == "--bootstrap-servers=elsewhere:9094"
+    assert "demo-metadata.data.svc:9094" not in line
+
+
+def test_settings_of_the_users_own_win() -> None:
+    line = command(replace(JOB, conf={"spark.executor.instances": "9"}))
+    assert "spark.executor.instances=9" in line
+    assert "spark.executor.instances=2" not in line
+
+
+def test_a_file_of_the_users_own_goes_along() -> None:
+    made = manifests(replace(JOB, job="jobs/mine.py", script="print(1)"))
+    assert of_kind(made, "ConfigMap")["data"] == {"mine.py": "print(1)"}
+    pod = of_kind(made, "Job")["spec"]["template"]["spec"]
+    assert "local:///opt/headrace/submitted/mine.py" in pod["containers"][0]["args"]
+
+
+def test_a_drained_node_does_not_use_up_the_drivers_retries() -> None:
+    spec = of_kind(manifests(JOB), "Job")["spec"]
+    (rule,) = spec["podFailurePolicy"]["rules"]
+    assert rule["action"] == "Ignore"
+    assert rule["onPodConditions"][0]["type"] == "DisruptionTarget"
+    # Kubernetes takes such a policy with this restart policy only.
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_memory_is_heap_and_overhead_together() -> None:
+    container = of_kind(manifests(JOB), "Job")["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"] == {"memory": "1152Mi"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"name": "No_Name"}, "give --name at most 50"),
+        ({"executors": 0}, "must be at least 1"),
+        ({"driver_memory": "lots"}, "write 512m or 2g"),
+        ({"script": "x" * 1_000_000}, "too large for a ConfigMap"),
+    ],
+)
+def test_what_cannot_be_submitted_says_why(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidSubmission, match=sentence):
+        manifests(replace(JOB, **wrong))
+
+
+def test_names_come_from_files() -> None:
+    assert job_name("jobs/Windowed_Counts.py") == "windowed-counts"
+
+
+def test_states_of_jobs() -> None:
+    def job(name: str, status: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": {"name": name, "labels": {}, "creationTimestamp": "then"}, "status": status}
+
+    done, broken = ({"conditions": [{"type": kind, "status": "True"}]} for kind in ("Complete", "Failed"))
+    listed = [job("d", {}), job("c", {"ready": 1, "failed": 2}), job("b", broken), job("a", done)]
+    found = [(row["name"], row["state"], row["failed_starts"]) for row in rows(listed)]
+    assert found == [("a", "Succeeded", 0), ("b", "Failed", 0), ("c", "Running", 2), ("d", "Starting", 0)]
+
+
+def test_a_dry_run_prints_manifests() -> None:
+    line = ["spark", "submit", "--dry-run", "--cluster", "demo", "-n", "data", "replay", "--", "--topic", "orders"]
+    said = CliRunner().invoke(app, line)
+    assert said.exit_code == 0, said.output
+    assert [each["kind"] for each in json.loads(said.output)["items"]] == ["Service", "PersistentVolumeClaim", "Job"]
+    wrong = CliRunner().invoke(app, ["spark", "submit", "--dry-run", "--conf", "x=1", "replay"])
+    assert wrong.exit_code == 2
