@@ -54,6 +54,20 @@ def fail_over(cluster: Cluster, admin: AdminClient) -> float:
     return time.monotonic() - killed - SESSION_SECONDS
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has taken, in the kernel too."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_share(cluster: Cluster, seconds: float = 10.0) -> float:
+    """The share of a core that a broker takes while nobody writes: what holding partitions costs by itself."""
+    pids = [cluster.process("broker", i)["pid"] for i in range(3)]
+    before = sum(map(cpu_seconds, pids))
+    time.sleep(seconds)
+    return (sum(map(cpu_seconds, pids)) - before) / seconds / len(pids)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, default=1000)
@@ -70,8 +84,11 @@ def main() -> None:
             held = given.partitions
             while held < given.held:
                 more = min(1000, given.held - held)
-                create(admin, f"held-{held}", more)
+                seconds = create(admin, f"held-{held}", more)
                 held += more
+                print(f"{held} partitions are held; the last {more} were usable after {seconds:.2f} s", flush=True)
+            time.sleep(5)
+            print(f"an idle broker takes {idle_share(cluster):.1%} of a core", flush=True)
             print(f"a controller takes over {held} partitions {fail_over(cluster, admin):.2f} s after the lease's end")
         finally:
             cluster.kill_all()
