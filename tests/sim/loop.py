@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from headrace.storage.memory_files import Crash
@@ -64,11 +64,17 @@ class Process:
     def hold(self, handle: Handle) -> None:
         self._held.append(handle)
 
+    def failed_tasks(self) -> list[tuple[str, BaseException]]:
+        """Tasks that ended with an exception, whether anybody asked for it or not."""
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [(task.get_name(), error) for task in done if (error := task.exception()) is not None]
+
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Keeps the tasks of the dead: collecting one would run its `finally` blocks at some random moment."""
         self._tasks.append(task)
         if len(self._tasks) > 2_000 and self.alive:
-            self._tasks = [each for each in self._tasks if not each.done()]
+            failed = (each for each in self._tasks if each.done() and not each.cancelled() and each.exception())
+            self._tasks = [*failed, *(each for each in self._tasks if not each.done())]
 
 
 class Spinning(Exception):
@@ -78,14 +84,12 @@ class Spinning(Exception):
 class Handle:
     """A callback that is due at `when`; what `call_later` returns."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_when", "context", "process", "seq")
+    __slots__ = ("_args", "_callback", "_when", "context", "process")
 
-    def __init__(self, when: float, seq: int, callback: Any, args: Any, context: contextvars.Context | None) -> None:
+    def __init__(self, when: float, callback: Any, args: Any, context: contextvars.Context | None) -> None:
         self._when = when
-        self.seq = seq
         self._callback = callback
         self._args = args
-        self._cancelled = False
         self.context = context if context is not None else contextvars.copy_context()
         self.process = self.context.get(PROCESS)
 
@@ -93,25 +97,18 @@ class Handle:
         task = getattr(self._callback, "__self__", None)
         return task.get_name() if isinstance(task, asyncio.Task) else repr(self._callback)
 
-    def __lt__(self, other: Handle) -> bool:
-        return (self._when, self.seq) < (other._when, other.seq)
-
     def when(self) -> float:
         return self._when
 
     def cancel(self) -> None:
-        self._cancelled = True
         self._callback = self._args = None
 
     def cancelled(self) -> bool:
-        return self._cancelled
-
-    def run(self) -> None:
-        self.context.run(self._callback, *self._args)
+        return self._callback is None
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """See the module's docstring. It runs until `run` is told to stop or nothing is left to do."""
+    """See the module's docstring. It runs for as long as `run` is told to."""
 
     def __init__(self, begin: float = 1_000.0) -> None:
         self.now = begin
@@ -121,7 +118,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Everyone who ever lived here, see `Process.adopt`."""
         self.failures: list[dict[str, Any]] = []
         """What nobody handled, as `call_exception_handler` gets it."""
-        self._timers: list[Handle] = []
+        self._timers: list[tuple[float, int, Handle]] = []
         self._seq = 0
         self._closed = False
 
@@ -153,7 +150,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        handle = Handle(self.now, 0, callback, args, context)
+        handle = Handle(self.now, callback, args, context)
         if not self._closed:
             self.ready.append(handle)
         return handle
@@ -161,13 +158,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        return self.call_at(self.now + max(delay, 0.0), callback, *args, context=context)
+        return self.call_at(self.now + delay if delay > 0 else self.now, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         self._seq += 1
-        handle = Handle(when, self._seq, callback, args, context)
+        handle = Handle(when, callback, args, context)
         if not self._closed:
-            heapq.heappush(self._timers, handle)
+            heapq.heappush(self._timers, (when, self._seq, handle))
         return handle
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
@@ -196,34 +193,35 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # --- running
 
-    def run(self, done: Callable[[], bool]) -> None:
-        """Runs callbacks in order until `done()` or nothing is left; `done` is asked between turns."""
+    def run(self, end: float, stop: Collection[Any] = ()) -> None:
+        """Runs callbacks in order until the time is `end`, `stop` is not empty, or nothing is left to do."""
         asyncio._set_running_loop(self)
-        since, turns = self.now, 0
+        ready, timers, pop = self.ready, self._timers, heapq.heappop
+        turns = 0
         try:
-            while not done():
-                ready, timers = self.ready, self._timers
+            while self.now < end and not stop:
                 turns += 1
-                if self.now > since:
-                    since, turns = self.now, 0
-                elif turns > MAX_TURNS:
+                if turns > MAX_TURNS:
                     busy = [f"{h.process.name if h.process else 'world'}: {h}" for h in list(ready)[:5]]
                     raise Spinning(f"time stands still at {self.now:.3f} while {'; '.join(busy)} run")
                 if not ready:
-                    while timers and timers[0].cancelled():
-                        heapq.heappop(timers)
+                    while timers and timers[0][2]._callback is None:
+                        pop(timers)
                     if not timers:
                         return
-                    self.now = max(self.now, timers[0].when())
-                while timers and timers[0].when() <= self.now:
-                    ready.append(heapq.heappop(timers))
+                    if timers[0][0] > self.now:
+                        self.now, turns = timers[0][0], 0
+                now = self.now
+                while timers and timers[0][0] <= now:
+                    ready.append(pop(timers)[2])
                 for _ in range(len(ready)):
                     self._run_one(ready.popleft())
         finally:
             asyncio._set_running_loop(None)
 
     def _run_one(self, handle: Handle) -> None:
-        if handle.cancelled():
+        callback = handle._callback
+        if callback is None:
             return
         process = handle.process
         if process is not None:
@@ -234,7 +232,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 return
         self.steps += 1
         try:
-            handle.run()
+            handle.context.run(callback, *handle._args)
         except Crash:
             return  # the machine stopped in the middle of it
         except Exception as error:

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from tests.sim.world import LOG_DIR
+
 from headrace.broker.control import ReplicaControl
 from headrace.broker.isr import Progress
 from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.partition import Partition
 from headrace.controller import leaders
 from headrace.controller.reign import Reign
+from headrace.coordinator.classic import ClassicGroup
 from headrace.registry.api import CreateRevision
 from headrace.registry.election import Leadership
 from headrace.registry.ownership import Ownership
+from headrace.storage import lineage
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.producer_state import ProducerState
 
@@ -100,15 +104,14 @@ def lease_loss_ignored() -> AbstractContextManager[None]:
 
 
 def checkpoint_not_synced() -> AbstractContextManager[None]:
-    """A checkpoint's new name replaces the old file before its bytes are on the disk."""
+    """Names in a log dir are not made durable: neither a checkpoint's rename nor the end of the clean-stop marker."""
+    right = MemoryFiles.sync_dir
 
-    def wrong(self: MemoryFiles, path: str, data: bytes) -> None:
-        self.change("write", path)
-        node = self.node(path, create=True)
-        node.truncate(0)
-        self.append(path, data)
+    def wrong(self: MemoryFiles, path: str) -> None:
+        if path != LOG_DIR:
+            right(self, path)
 
-    return _instead(MemoryFiles, "write", wrong)
+    return _instead(MemoryFiles, "sync_dir", wrong)
 
 
 def duplicates_accepted() -> AbstractContextManager[None]:
@@ -123,7 +126,7 @@ def election_outside_isr() -> AbstractContextManager[None]:
     def wrong(state: Any, usable: Callable[[int], bool], **given: Any) -> Any:
         live = [r for r in state.replicas if usable(r)]
         if live and state.leader not in live:
-            return leaders.moved(state, live[0], (live[0],), new_term=live[0] == state.leader)
+            return leaders.moved(state, live[0], (live[0],), min_isr=1, new_term=live[0] == state.leader)
         return right(state, usable, **given)
 
     return _instead(leaders, "settle", wrong)
@@ -135,10 +138,16 @@ def restarted_broker_stays_in_sync() -> AbstractContextManager[None]:
 
     def wrong(state: Any, usable: Callable[[int], bool], **given: Any) -> Any:
         given.pop("restarted", None)
+        given.pop("lost", None)
         given.pop("emptied", None)
         return right(state, usable, **given)
 
     return _instead(leaders, "settle", wrong)
+
+
+def lost_records_unnoticed() -> AbstractContextManager[None]:
+    """A broker says that it lost nothing, whatever became of its disk."""
+    return _instead(lineage, "settle", lambda files, dirs, random: "always the same")
 
 
 def divergence_unchecked() -> AbstractContextManager[None]:
@@ -148,6 +157,11 @@ def divergence_unchecked() -> AbstractContextManager[None]:
         return None
 
     return _instead(Partition, "diverging", wrong)
+
+
+def stale_generation_accepted() -> AbstractContextManager[None]:
+    """A coordinator takes commits of members that the group has gone on without."""
+    return _instead(ClassicGroup, "check_commit", lambda self, call: None)
 
 
 def stale_controller_obeyed() -> AbstractContextManager[None]:
@@ -170,8 +184,13 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         duplicates_accepted,
         election_outside_isr,
         restarted_broker_stays_in_sync,
+        lost_records_unnoticed,
         divergence_unchecked,
+        stale_generation_accepted,
         stale_controller_obeyed,
     )
 }
 """By name."""
+
+OF_GROUPS = frozenset({"stale_generation_accepted"})
+"""Those that only a seed with a group can show."""

@@ -2,40 +2,39 @@
 
 A process that is killed loses nothing that it wrote; that may happen to anyone at any time. A broker that loses what it
 had not synced (power, disk) is another matter: rule 1 promises an acknowledged record only while one member of the ISR
-survives with its disk, so such a fault comes only when somebody else in sync holds everything, nobody's session with
-etcd was in danger lately (BUGS.md says why), and the others are left alone until the broker is back in sync.
+survives with its disk, so such a fault comes only when somebody else in sync holds everything, and no other broker
+loses records until this one is back in sync.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.sim.checker import Checker, Key
+from tests.sim.groups import Member
 from tests.sim.world import Machine, World
 
 from headrace.cluster.image import NO_LEADER, Partition
 from headrace.storage.memory_files import Crash
 
-SESSION_DANGER = 5.0
-"""Seconds after which a session that was in danger is lost or safe."""
 DISK_CALLS = ("append", "write", "rename", "remove", "sync", "sync_dir", "truncate", "mkdir")
 
 
 class Nemesis:
     """Runs until it is stopped; `heal` makes everything whole again."""
 
-    def __init__(self, world: World, checker: Checker) -> None:
+    def __init__(self, world: World, checker: Checker, members: Sequence[Member] = ()) -> None:
         self.world = world
+        self.members = members
         self.checker = checker
         self.chance = world.faults
         self.pace = self.chance.choice([0.15, 0.4, 1.0])
         """Faults a second."""
         self.fragile: Machine | None = None
-        """The broker that has lost, or is about to lose, what it had not synced."""
+        """The broker that has lost, or is about to lose, what it had not synced: no other may lose anything yet."""
         self._armed = False
-        self._sessions_safe_at = 0.0
         self.active = True
         self._kinds: list[tuple[str, float, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("kill", 3, self._kill),
@@ -52,7 +51,10 @@ class Nemesis:
             ("rolling restart", 1, self._restart),
             ("power loss", 2, self._power_loss),
             ("power loss in a disk call", 2, self._crash_in_disk_call),
+            ("power loss around a restart", 1, self._power_loss_around_restart),
+            ("late words of a controller", 1, self._late_words),
             ("lost disk", 0.5, self._lose_disk),
+            ("pause or kill of a member", 2 if members else 0, self._hurt_member),
             ("clock jump", 0.5, self._clock_jump),
         ]
         # Each seed has its favourites, so that some combinations come up often enough to matter.
@@ -88,39 +90,35 @@ class Nemesis:
             if machine.process is not None and machine.process.paused:
                 machine.process.resume()
             machine.start()
+        for member in self.members:
+            if member.process is not None and member.process.paused:
+                member.process.resume()
+            member.start()
         world.note("everything is healed")
-
-    def _endanger_sessions(self) -> None:
-        """Something may cost a broker its session: it shows within a few seconds."""
-        self._sessions_safe_at = max(self._sessions_safe_at, self.world.now + SESSION_DANGER)
 
     # --- who
 
     def _target(self, *, brokers_only: bool = False) -> Machine | None:
-        """Somebody to hurt; no broker while one of them has lost what only the others hold."""
-        self._look_after_fragile()
+        """Somebody to hurt."""
         machines = self.world.brokers if brokers_only else self.world.machines
-        if self.fragile is not None:
-            machines = [machine for machine in machines if machine not in self.world.brokers]
         running = [machine for machine in machines if machine.process is not None]
         return self.chance.choice(running) if running else None
 
     def _look_after_fragile(self) -> None:
         """A broker that lost records is whole again once it is in every ISR it belongs to."""
         fragile = self.fragile
-        if fragile is not None and fragile.ready and not self._armed:
+        if fragile is not None and fragile.ready and fragile.running and not self._armed:
             number = self.world.brokers.index(fragile)
             states = self.checker.states().values()
             if all(number in state.isr for state in states if number in state.replicas):
                 self.fragile = None
+                self.checker.fragile = None
 
     def _expendable(self) -> Machine | None:
-        """A broker whose records somebody else in sync holds, everybody being well; then nobody else is hurt."""
+        """A broker whose records somebody else holds."""
         self._look_after_fragile()
         brokers = self.world.brokers
-        if self.fragile is not None or self.world.now < self._sessions_safe_at:
-            return None
-        if not all(self._well(machine) for machine in brokers):
+        if self.fragile is not None:
             return None
         number = self.chance.randrange(len(brokers))
         for key, state in self.checker.states().items():
@@ -128,20 +126,12 @@ class Nemesis:
                 continue
             if len(state.replicas) == 1:
                 self.checker.of(key).excused = f"its only replica, on broker {number}, lost its disk"
-            elif set(state.isr) == {number}:
+            elif not {*state.isr, *state.elr} - {number}:
                 return None
+        if brokers[number].process is None:
+            return None
+        self.fragile, self.checker.fragile = brokers[number], number
         return brokers[number]
-
-    def _well(self, machine: Machine) -> bool:
-        network, registry = self.world.network, machine.registry
-        return (
-            machine.ready
-            and machine.process is not None
-            and not machine.process.paused
-            and registry is not None
-            and registry.reachable
-            and not network._cuts
-        )
 
     # --- what
 
@@ -155,12 +145,11 @@ class Nemesis:
             self._say("kill", f"{machine.name} is killed")
             machine.kill()
             await asyncio.sleep(self.chance.choice([0.05, 0.5, 2.0, 6.0]) * self.chance.random())
-            self._endanger_sessions()
             machine.start()
 
     async def _chase(self) -> None:
         """Kills a leader the moment it acknowledged something, and its successor a moment after the election."""
-        if self.fragile is not None or self.checker.on_acknowledged is not None:
+        if self.checker.on_acknowledged is not None:
             return
         acknowledged: asyncio.Future[Key] = asyncio.get_running_loop().create_future()
 
@@ -171,19 +160,18 @@ class Nemesis:
         self.checker.on_acknowledged = told
         key = await acknowledged
         state = self.checker.states().get(key)
-        if not self.active or self.fragile is not None or state is None:
+        if not self.active or state is None or state.leader == NO_LEADER:
             return
         killed = [self.world.brokers[state.leader]]
         self._say("kill of leader after leader", f"{killed[0].name} is killed after its acknowledgement")
         killed[0].kill()
         successor = await self._successor(key, state.leader)
         await asyncio.sleep(self.chance.uniform(0.0, 0.006))
-        if successor is not None and self.fragile is None and self.active:
+        if successor is not None and self.active:
             killed.append(self.world.brokers[successor])
             self.world.note(f"{killed[1].name} is killed after its election")
             killed[1].kill()
             await asyncio.sleep(self.chance.uniform(0.0, 6.0))
-        self._endanger_sessions()
         for machine in killed:
             machine.start()
 
@@ -213,7 +201,6 @@ class Nemesis:
         process = machine.process
         process.pause()
         await asyncio.sleep(seconds)
-        self._endanger_sessions()
         if process.alive and process.paused:
             process.resume()
 
@@ -221,8 +208,6 @@ class Nemesis:
         return [machine.name for machine in self.world.machines]
 
     async def _partition(self) -> None:
-        if self.fragile is not None:
-            return
         hosts = self._hosts()
         side = [host for host in hosts if self.chance.random() < 0.35]
         self._say("partition", f"{', '.join(side) or 'nobody'} cut off from the rest")
@@ -234,8 +219,6 @@ class Nemesis:
         await self._heal_later()
 
     async def _one_sided(self) -> None:
-        if self.fragile is not None:
-            return
         one, other = self.chance.sample(self._hosts(), 2)
         self._say("one-sided cut", f"nothing gets from {one} to {other}")
         self.world.network.cut(one, other)
@@ -267,25 +250,22 @@ class Nemesis:
             self._say("cut from etcd", f"{machine.name} cannot reach etcd for {seconds:.1f} s")
             registry.cut()
             await asyncio.sleep(seconds)
-            self._endanger_sessions()
             registry.heal()
 
     async def _etcd_down(self) -> None:
         store = self.world.store
-        if not store.available or self.fragile is not None:
+        if not store.available:
             return
         seconds = self.chance.choice([0.5, 3.0, 6.0]) * self.chance.uniform(0.5, 1.0)
         self._say("etcd down", f"etcd has no leader for {seconds:.1f} s")
         store.available = False
         await asyncio.sleep(seconds)
-        self._endanger_sessions()
         store.available = True
 
     async def _drop_answers(self) -> None:
         machine = self._target()
         if machine is not None and machine.registry is not None:
             self._say("lost answers of etcd", f"{machine.name} loses etcd's next answers")
-            self._endanger_sessions()
             machine.registry.drop_answers(self.chance.randint(1, 3))
 
     async def _compact(self) -> None:
@@ -299,7 +279,13 @@ class Nemesis:
         if machine is None or not machine.ready or machine.process is None:
             return
         self._say("rolling restart", f"{machine.name} is stopped in order")
+        await self._stop(machine)
+        await asyncio.sleep(self.chance.random())
+        machine.start()
+
+    async def _stop(self, machine: Machine) -> None:
         process, service = machine.process, machine.service
+        assert process is not None
         stopped = process.spawn(service.stop(), name="stop")
         for _ in range(300):
             await asyncio.sleep(0.1)
@@ -309,15 +295,51 @@ class Nemesis:
             if stopped.done() and not stopped.cancelled() and stopped.exception() is not None:
                 self.world.violated(f"{machine.name} could not stop: {stopped.exception()!r}")
             machine.kill()
-        await asyncio.sleep(self.chance.random())
-        self._endanger_sessions()
+
+    async def _power_loss_around_restart(self) -> None:
+        """What a stop in order left must be durable, and a start must not be taken for a part of it."""
+        machine = self._expendable()
+        if machine is None or not machine.ready or self._armed:
+            return
+        self._say("power loss around a restart", f"{machine.name} is stopped in order, and its power goes")
+        self._armed = True
+        await self._stop(machine)
+        if self.chance.random() < 0.7:
+            machine.start()
+            await asyncio.sleep(self.chance.uniform(0.1, 4.0))
+        self._armed = False
+        if self.active:
+            self.world.note(f"{machine.name} loses its power")
+            machine.lose_power(self.chance)
+            await asyncio.sleep(self.chance.uniform(0.0, 3.0))
         machine.start()
+
+    async def _late_words(self) -> None:
+        """What a controller says to a broker is held up until another controller is in its place."""
+        active = next((m for m in self.world.controllers if m.ready and m.service.controller.active), None)
+        if active is None or active.registry is None:
+            return
+        hearer, other = self.chance.sample(self.world.brokers, 2)
+        self._say("late words of a controller", f"nothing gets from {active.name} to {hearer.name}")
+        registry = active.registry
+        self.world.network.cut(active.name, hearer.name)
+        other.kill()
+        other.start()
+        await asyncio.sleep(self.chance.uniform(0.5, 2.0))
+        if not self.active:
+            return
+        self.world.note(f"{active.name} cannot reach etcd")
+        registry.cut()
+        await asyncio.sleep(self.chance.uniform(3.5, 6.0))
+        self.world.network.heal()
+        self.world.note("the network is whole")
+        await asyncio.sleep(1.0)
+        registry.heal()
 
     async def _power_loss(self) -> None:
         machine = self._expendable()
         if machine is not None:
             self._say("power loss", f"{machine.name} loses its power")
-            self.fragile = machine
             machine.lose_power(self.chance)
             await asyncio.sleep(self.chance.uniform(0.2, 6.0))
             machine.start()
@@ -330,7 +352,6 @@ class Nemesis:
         left = self.chance.randint(1, 40)
         wanted = self.chance.choice([*DISK_CALLS, "any", "any"])
         process = machine.process
-        self.fragile = machine
         self._armed = True
 
         def before(operation: str, path: str) -> None:
@@ -355,10 +376,27 @@ class Nemesis:
         machine = self._expendable()
         if machine is not None:
             self._say("lost disk", f"{machine.name} comes back with an empty disk")
-            self.fragile = machine
             machine.lose_disk()
             await asyncio.sleep(self.chance.uniform(0.2, 6.0))
             machine.start()
+
+    async def _hurt_member(self) -> None:
+        """A member of a group stands still, perhaps for longer than its session, or it dies and another one comes."""
+        member = self.chance.choice(self.members)
+        process = member.process
+        if process is None or process.paused:
+            return
+        if self.chance.random() < 0.5:
+            seconds = self.chance.uniform(1.0, 12.0)
+            self._say("pause of a member", f"{member.name} stands still for {seconds:.1f} s")
+            process.pause()
+            await asyncio.sleep(seconds)
+            process.resume()
+        else:
+            self._say("kill of a member", f"{member.name} is killed")
+            member.kill()
+            await asyncio.sleep(self.chance.uniform(0.0, 5.0))
+            member.start()
 
     async def _clock_jump(self) -> None:
         machine = self.chance.choice(self.world.machines)

@@ -75,4 +75,9 @@ class _SlowWatch(_MemoryWatch):
     def _next(self) -> Snapshot | Changes | None:
         if self._after is None:
             return self._store.snapshot(self._prefix)
-        return self._store.next_changes(self._prefix, self._after)
+        if self._after == self._store.revision:
+            return None
+        found = self._store.next_changes(self._prefix, self._after)
+        if found is None:
+            self._after = self._store.revision  # nothing up to here was meant for this watch
+        return found

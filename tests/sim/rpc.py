@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.sim.network import Connection, Network, Refused
 from headrace.rpc.channels import Channels
 from headrace.rpc.errors import ErrorInterceptor
 
-REQUEST, CANCEL, HEADERS, ITEM, END = range(5)
+REQUEST, CANCEL, HEADERS, ITEM, END, MORE = range(6)
 CONNECT_SECONDS = 20.0
 _END = object()
 
@@ -33,6 +33,9 @@ class _Context:
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
         raise _Aborted(code, details)
+
+    def peer(self) -> str:
+        return f"sim:{self._server.client}"
 
     async def send_initial_metadata(self, metadata: Any) -> None:
         self._server.say(HEADERS, self._number)
@@ -52,8 +55,13 @@ class _ServerSide:
         self._port = port
         self._connection = connection
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._inputs: dict[int, asyncio.Queue[bytes]] = {}
         connection.received[Connection.SERVER] = self._received
         connection.broken[Connection.SERVER] = self._broken
+
+    @property
+    def client(self) -> str:
+        return self._connection.sides[Connection.CLIENT].host
 
     def say(self, kind: int, number: int, payload: Any = None) -> None:
         self._connection.send(Connection.SERVER, (kind, number, payload))
@@ -65,24 +73,44 @@ class _ServerSide:
             if task is not None:
                 task.cancel()
             return
+        if kind == MORE:
+            if number in self._inputs:
+                self._inputs[number].put_nowait(payload)
+            return
         path, body = payload
         task = asyncio.create_task(self._serve(number, path, body), name=f"serve {path}")
         self._calls[number] = task
-        task.add_done_callback(lambda _: self._calls.pop(number, None))
+        task.add_done_callback(lambda _: self._ended(number))
+        if body is None:
+            self._inputs[number] = asyncio.Queue()
 
-    async def _serve(self, number: int, path: str, body: bytes) -> None:
+    def _ended(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self._inputs.pop(number, None)
+
+    async def _requests(self, number: int, deserialize: Any) -> AsyncIterator[Any]:
+        queue = self._inputs[number]
+        while True:
+            yield deserialize(await queue.get())
+
+    async def _serve(self, number: int, path: str, body: bytes | None) -> None:
         handler = self._port.handlers.get(path)
         if handler is None:
             self.say(END, number, (grpc.StatusCode.UNIMPLEMENTED, path))
             return
-        request = handler.request_deserializer(body)
+        request: Any
+        if body is None:
+            request = self._requests(number, handler.request_deserializer)
+        else:
+            request = handler.request_deserializer(body)
         context = _Context(self, number)
         try:
             if handler.unary_unary is not None:
                 answer = await handler.unary_unary(request, context)
                 self.say(ITEM, number, handler.response_serializer(answer))
             else:
-                async for item in handler.unary_stream(request, context):
+                stream = handler.stream_stream if body is None else handler.unary_stream
+                async for item in stream(request, context):
                     self.say(ITEM, number, handler.response_serializer(item))
         except _Aborted as aborted:
             self.say(END, number, (aborted.code, aborted.details))
@@ -220,7 +248,13 @@ class SimChannel:
     def _unsupported(self, path: str, **_: Any) -> Any:
         return None
 
-    stream_stream = stream_unary = _unsupported
+    stream_unary = _unsupported
+
+    def stream_stream(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
+        def call(timeout: float | None = None, **_: Any) -> Any:
+            return SimDuplex(self, path, request_serializer, response_deserializer)
+
+        return call
 
     async def _connect(self) -> None:
         async with self._connecting:
@@ -235,13 +269,17 @@ class SimChannel:
             connection.broken[Connection.CLIENT] = lambda: self._lost(connection)
             self._connection = connection
 
-    def _begin(self, path: str, body: bytes) -> tuple[int, _Call]:
+    def _begin(self, path: str, body: bytes | None) -> tuple[int, _Call]:
         number, call = next(self._numbers), _Call()
         self._calls[number] = call
         assert self._connection is not None
-        self._network.trace("rpc", path, self._host, len(body))
+        self._network.trace("rpc", path, self._host, len(body or b""))
         self._connection.send(Connection.CLIENT, (REQUEST, number, (path, body)))
         return number, call
+
+    def _more(self, number: int, body: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send(Connection.CLIENT, (MORE, number, body))
 
     def _finish(self, number: int) -> None:
         if self._calls.pop(number, None) is not None and self._connection is not None:
@@ -310,5 +348,66 @@ class SimStream:
             raise StopAsyncIteration
         raise _failure(code, details)
 
+    async def read(self) -> Any:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            return grpc.aio.EOF
+
     def cancel(self) -> None:
         self._channel._finish(self._number)
+
+
+class SimDuplex:
+    """A call with a stream in both directions."""
+
+    def __init__(self, channel: SimChannel, path: str, serialize: Any, deserialize: Any) -> None:
+        self._channel = channel
+        self._path = path
+        self._serialize = serialize
+        self._deserialize = deserialize
+        self._number = 0
+        self._over: grpc.aio.AioRpcError | None = None
+        self._starting = asyncio.Lock()
+        self._call: asyncio.Future[_Call] = asyncio.get_running_loop().create_future()
+
+    async def write(self, request: Any) -> None:
+        async with self._starting:
+            if not self._call.done():
+                try:
+                    await self._channel._connect()
+                except grpc.aio.AioRpcError as error:
+                    self._end(error)
+                else:
+                    if self._over is None:
+                        self._number, call = self._channel._begin(self._path, None)
+                        self._call.set_result(call)
+        if self._over is not None:
+            raise self._over
+        self._channel._more(self._number, self._serialize(request))
+
+    def _end(self, error: grpc.aio.AioRpcError) -> None:
+        self._over = error
+        if not self._call.done():
+            self._call.set_exception(error)
+            self._call.exception()
+
+    def __aiter__(self) -> SimDuplex:
+        return self
+
+    async def __anext__(self) -> Any:
+        call = await asyncio.shield(self._call)
+        item, code, details = await call.items.get()
+        if item is not _END:
+            return self._deserialize(item)
+        if code is grpc.StatusCode.OK:
+            raise StopAsyncIteration
+        error = _failure(code, details)
+        self._over = self._over or error
+        raise error
+
+    def cancel(self) -> None:
+        self._end(_failure(grpc.StatusCode.CANCELLED, "cancelled on this side"))
+        if not self._call.exception():
+            self._channel._finish(self._number)
+            self._call.result().end(grpc.StatusCode.CANCELLED, "cancelled on this side")

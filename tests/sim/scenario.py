@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.sim.checker import Checker
+from tests.sim.groups import GroupHistory, Member
 from tests.sim.loop import PROCESS, Spinning
+from tests.sim.native import NativeProducer
 from tests.sim.nemesis import Nemesis
 from tests.sim.workload import Admin, Consumer, Producer, of_chance
 from tests.sim.world import TIMELINE, World, watch_logs
@@ -22,6 +24,9 @@ START_SECONDS = 30.0
 RECOVERY_SECONDS = 90.0
 """Simulated seconds after the last fault within which everything must work and be in sync again."""
 LOOK_SECONDS = 0.1
+GROUP = "billing"
+GROUPED = 3
+"""Every so many seeds there are coordinators and a group; they make a seed cost twice as much."""
 MAX_CPU_SECONDS = 40.0
 """Real ones for one seed; a seed takes about one, so whoever reaches this never comes to an end."""
 
@@ -57,12 +62,13 @@ class Scenario:
     """The phases of a seed."""
 
     def __init__(self, seed: int) -> None:
-        self.world = World(seed, brokers=4 if seed % 5 == 0 else 3)
+        grouped = seed % GROUPED == 0
+        self.world = World(seed, brokers=4 if seed % 5 == 0 else 3, coordinators=2 if grouped else 0)
         TIMELINE.world = self.world
         self.checker = Checker(self.world)
         shape = self.world.chance("shape")
         brokers = len(self.world.brokers)
-        self.chaos_seconds = shape.choice([20.0, 40.0, 90.0])
+        self.chaos_seconds = shape.choice([10.0, 25.0, 50.0])
         self.topics: dict[str, dict[str, Any]] = {
             "orders": {"partitions": shape.randint(1, 3), "factor": 3, "min_insync_replicas": "2"},
         }
@@ -76,7 +82,12 @@ class Scenario:
             wanted["segment_bytes"] = shape.choice(["500", "3000", "1073741824"])
             wanted["flush_ms"] = shape.choice(["1000", "5000", "9223372036854775807"])
         self.clients = of_chance(self.world, self.checker, self.topics, shape)
-        self.nemesis = Nemesis(self.world, self.checker)
+        if shape.random() < 0.4:
+            self.clients.append(NativeProducer(self.world, self.checker, "native", "orders"))
+        self.groups = GroupHistory(self.world, self.checker)
+        members = range(shape.randint(2, 3) if grouped else 0)
+        self.members = [Member(self.world, self.groups, f"member-{n}", GROUP, "orders") for n in members]
+        self.nemesis = Nemesis(self.world, self.checker, self.members)
 
     def run(self) -> Verdict:
         world = self.world
@@ -105,7 +116,7 @@ class Scenario:
                 simulated_seconds=world.now,
                 steps=world.loop.steps,
                 checked=self.checker.checked,
-                delivered=sum(p.delivered for p in self._of(Producer)),
+                delivered=sum(p.delivered for p in self._producers()),
                 faults=world.counts,
                 timeline=list(world.timeline),
             )
@@ -118,30 +129,33 @@ class Scenario:
             machine.start()
         for client in self.clients:
             client.start()
+        for member in self.members:
+            member.start()
         self._look()
         admin = self._of(Admin)[0]
         if not self._until(lambda: admin.created and all(m.ready for m in world.machines), START_SECONDS, "start"):
             return
         world.spawn(self.nemesis.run(), "nemesis")
-        world.run(lambda: False, self.chaos_seconds)
+        world.run(self.chaos_seconds)
         if world.violations:
             return
         self.nemesis.heal()
         admin.working = False
-        world.run(lambda: False, 2.0)
-        for producer in self._of(Producer):
+        admin.process.spawn(admin.rescue(self.checker))
+        world.run(2.0)
+        for producer in self._producers():
             producer.working = False
         if not self._recovered():
             return
         for consumer in self._of(Consumer):
             consumer.working = False
-        world.run(lambda: False, 1.0)
+        world.run(1.0)
         self.checker.finish()
 
     def _recovered(self) -> bool:
         """Every producer gets through, every partition takes a record, every replica is in sync, all is read."""
         world = self.world
-        if not self._until(lambda: not any(p.busy for p in self._of(Producer)), RECOVERY_SECONDS, "producers"):
+        if not self._until(lambda: not any(p.busy for p in self._producers()), RECOVERY_SECONDS, "producers"):
             return False
         probes = []
         for topic, wanted in self.topics.items():
@@ -152,7 +166,7 @@ class Scenario:
             self.clients.append(probe)
             probes.append((probe, wanted["partitions"]))
             probe.start()
-        world.run(lambda: False, 1.0)
+        world.run(1.0)
         done: list[bool] = []
         for probe, partitions in probes:
             for index in range(partitions):
@@ -180,7 +194,10 @@ class Scenario:
             for key, position in consumer.positions.items():
                 if key in ends and position < ends[key]:
                     return f"{consumer.name} is at {position} of {ends[key]} in {key[0]}-{key[1]}"
-        return None
+        if not self.members:
+            return None
+        topic_id, count = self.checker.topics()["orders"]
+        return self.groups.missing(GROUP, "orders", {index: ends[topic_id, index] for index in range(count)})
 
     def _until(self, holds: Any, seconds: float, what: Any) -> bool:
         world = self.world
@@ -189,7 +206,7 @@ class Scenario:
         while not world.violations and world.now < deadline:
             if holds():
                 return True
-            world.run(lambda: False, 0.25)
+            world.run(0.25)
         if not world.violations:
             missing = what() if callable(what) else what
             world.violated(f"progress: not within {seconds:g} s after everything was well: {missing}")
@@ -200,10 +217,15 @@ class Scenario:
         self.world.later(LOOK_SECONDS, self._look)
 
     def _unforeseen(self) -> None:
-        for failure in self.world.loop.failures:
-            error = failure.get("exception")
-            if isinstance(error, AssertionError | TypeError | AttributeError | NameError | KeyError):
-                self.world.violated(f"unforeseen: {failure['message']}: {error!r}")
+        errors = [(failure["message"], failure.get("exception")) for failure in self.world.loop.failures]
+        for process in self.world.loop.processes:
+            errors += [(f"{process.name}: {name}", error) for name, error in process.failed_tasks()]
+        for what, error in errors:
+            if isinstance(error, AssertionError | TypeError | AttributeError | NameError | LookupError):
+                self.world.violated(f"unforeseen: {what}: {error!r}")
+
+    def _producers(self) -> list[Any]:
+        return [*self._of(Producer), *self._of(NativeProducer)]
 
     def _of(self, kind: type[Any]) -> list[Any]:
         return [client for client in self.clients if isinstance(client, kind)]
@@ -213,6 +235,8 @@ class Scenario:
         TIMELINE.world = None
         for client in self.clients:
             client.process.kill()
+        for member in self.members:
+            member.kill()
         self.world.close()
 
 
@@ -224,6 +248,8 @@ def run_seed(seed: int) -> Verdict:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gc.disable()
+            # What is there for good is left out of the collection at the end.
+            gc.freeze()
             verdict = Scenario(seed).run()
             # The dead are buried here, where their last words (`finally` blocks of code that never ended) reach nobody.
             gc.collect()

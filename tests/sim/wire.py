@@ -174,6 +174,10 @@ class SimWireClient:
         self._connection.send(Connection.CLIENT, (number, api_key, version, flat))
         return answer
 
+    async def learn_versions(self) -> dict[int, tuple[int, int]]:
+        """Nothing: nobody here sends a coordinator what it would have to pass on to a broker."""
+        return {}
+
     def close(self) -> None:
         self._connection.close(Connection.CLIENT)
         self._end("closed by this side")

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import uuid
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -154,6 +155,10 @@ class Producer(Client):
                 base = await self._send(topic_id, index, values)
             except (Unknown, KafkaError) as error:
                 self.world.trace("not produced", self.name, str(error)[:60])
+                if isinstance(error, KafkaError) and error.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    self._sequences[index] = self._sequences.get(index, 0) + count
+                    self.checker.acknowledged((topic_id, index), -1, values)
+                    return True
                 if isinstance(error, KafkaError) and self.idempotent and error.code in _NEW_ID:
                     break
                 if isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_ID and self._gone(topic_id):
@@ -365,6 +370,23 @@ class Admin(Client):
             except KafkaError:
                 pass
             await self.pause(0.5)
+
+    async def rescue(self, checker: Checker) -> None:
+        """What a person does when the last replica in sync lost its disk: lets another one lead, records or not."""
+        while True:
+            await self.pause(2.0)
+            names = {topic_id: name for name, (topic_id, _) in checker.topics().items()}
+            for (topic_id, index), state in checker.states().items():
+                if (
+                    state.leader == NO_LEADER
+                    and not state.isr
+                    and not state.elr
+                    and checker.of((topic_id, index)).excused
+                ):
+                    partition = pb.TopicPartition(topic=names[topic_id], partition=index)
+                    request = cpb.ElectLeadersRequest(header=self.header(), partitions=[partition], unclean=True)
+                    with suppress(KafkaError):
+                        await self.controller.call(lambda c: c.ElectLeaders, request, 8.0)
 
     async def _topic(self) -> None:
         name = f"temporary-{next(self._temporary) % 2}"

@@ -26,6 +26,8 @@ from headrace.broker.server import BrokerService, Outside
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import Endpoint
 from headrace.controller.server import ControllerService
+from headrace.coordinator import server as coordinator
+from headrace.coordinator.server import CoordinatorService
 from headrace.metadata import server as metadata
 from headrace.registry.keys import Keys
 from headrace.rpc import channels as rpc_channels
@@ -35,6 +37,8 @@ CLUSTER = "sim"
 METADATA_PORT = CONTROLLER_PORT = 9094
 WALL_BEGIN_MS = 1_700_000_000_000
 LOG_DIR = "/data"
+MOST_VIOLATIONS = 5
+"""What one wrong thing leads to fills pages."""
 
 SETTINGS = {
     "cluster.id": CLUSTER,
@@ -49,6 +53,11 @@ SETTINGS = {
     "replica.high.watermark.checkpoint.interval.ms": "3000",
     "log.flush.offset.checkpoint.interval.ms": "6000",
     "log.cleaner.enable": "false",
+    "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "offsets.commit.timeout.ms": "3000",
+    "group.initial.rebalance.delay.ms": "500",
+    "group.min.session.timeout.ms": "2000",
 }
 
 
@@ -150,7 +159,9 @@ def _refuse_the_dead(operation: str, path: str) -> None:
 class World:
     """The cluster of one seed. `run` until `done`; `trace_hash` says what happened."""
 
-    def __init__(self, seed: int, brokers: int = 3, controllers: int = 2, metadata_replicas: int = 2) -> None:
+    def __init__(
+        self, seed: int, brokers: int = 3, controllers: int = 2, metadata_replicas: int = 2, coordinators: int = 0
+    ) -> None:
         rpc_channels._correlation_ids = itertools.count(1)
         self.seed = seed
         self.loop = SimLoop()
@@ -170,7 +181,8 @@ class World:
         self.controllers = [Machine(self, f"controller-{n}", self._controller(n)) for n in range(controllers)]
         self.metadata = [Machine(self, f"metadata-{n}", self._metadata(n)) for n in range(metadata_replicas)]
         self.brokers = [Machine(self, f"broker-{n}", self._broker(n)) for n in range(brokers)]
-        self.machines = [*self.controllers, *self.metadata, *self.brokers]
+        self.coordinators = [Machine(self, f"coordinator-{n}", self._coordinator(n)) for n in range(coordinators)]
+        self.machines = [*self.controllers, *self.metadata, *self.brokers, *self.coordinators]
 
     def chance(self, name: str) -> Random:
         """A generator of its own for each purpose; does not depend on PYTHONHASHSEED."""
@@ -207,8 +219,9 @@ class World:
         self.counts[fault] += 1
 
     def violated(self, text: str) -> None:
-        self.note(f"VIOLATION: {text}")
-        self.violations.append(text)
+        if len(self.violations) < MOST_VIOLATIONS:
+            self.note(f"VIOLATION: {text}")
+            self.violations.append(text)
 
     # --- time
 
@@ -291,15 +304,38 @@ class World:
 
         return main
 
+    def _coordinator(self, number: int) -> Callable[[Machine], Any]:
+        async def main(machine: Machine) -> None:
+            settings = self.settings(
+                number, listeners=f"PLAINTEXT://{machine.name}:9092", grpc_listener=f"{machine.name}:9095"
+            )
+            service = CoordinatorService(
+                settings,
+                machine.registry,
+                clock=machine.clock,
+                random=self.chance(f"{machine.name}/{machine.starts}"),
+                outside=coordinator.Outside(
+                    channels=self.rpc.channels(),
+                    serve=self.rpc.serve,
+                    listener=lambda *given: SimListener(self.network, *given),
+                    connect=lambda host, port, client_id: self.connect(host, port, client_id, 4.0),
+                ),
+            )
+            machine.service = service
+            await service.start()
+            machine.ready = True
+            await service.serve_until_lost()
+
+        return main
+
     async def connect(self, host: str, port: int, client_id: str, timeout: float) -> SimWireClient:
         return await SimWireClient.connect(self.network, host, port, timeout)
 
     # --- running
 
-    def run(self, done: Callable[[], bool], limit: float) -> None:
-        """Until `done()`, or `limit` simulated seconds are over."""
-        end = self.loop.now + limit
-        self.loop.run(lambda: done() or self.loop.now >= end or bool(self.violations))
+    def run(self, seconds: float) -> None:
+        """Runs for so many simulated seconds, or until a rule is broken."""
+        self.loop.run(self.loop.now + seconds, self.violations)
 
     def close(self) -> None:
         for machine in self.machines:
