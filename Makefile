@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit sim integration bounce format docs bench-log clean
+.PHONY: help setup up test lint unit sim integration bounce e2e images chart format docs bench bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,12 +40,29 @@ integration: $(STAMP) ## Run the tests with real processes, a real etcd and real
 bounce: $(STAMP) ## Stop, kill and pause leaders, followers and controllers five times (ten minutes)
 	@HEADRACE_BOUNCES=5 HEADRACE_PAUSE=20 $(BIN)/python -m pytest tests/integration/test_failover.py -s
 
+e2e: $(STAMP) ## Run the journeys on a real Kubernetes: KUBECONFIG's, kind's, or one made here (root on Debian)
+	@tests/e2e/run
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+images: ## Build headrace/services and headrace/operator (docker, or buildah where no engine answers)
+	@for target in services operator; do tests/e2e/cluster image $$target headrace/$$target:$(VERSION) || exit 1; done
+
+chart: $(STAMP) ## Write the chart's generated files (CRDs, rights, golden manifests) and check it
+	@$(BIN)/python -m headrace_operator.crds > helm/headrace/crds/headrace.dev.yaml
+	@$(BIN)/python -m headrace_operator.rbac > helm/headrace/files/rbac-rules.yaml
+	@$(BIN)/python -m headrace_operator.reference > docs/resources.md
+	@HEADRACE_GOLDEN=write $(BIN)/python -m pytest tests/unit/chart
+
 format: $(STAMP) ## Format the code and fix what lint can fix
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format .
 
 docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
 	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers headrace.coordinator.handlers > COMPATIBILITY.md
+
+bench: $(STAMP) ## Compare with Apache Kafka side by side (JOBS='produce/*' BROKERS=1; needs Java 17 and Maven)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(BIN)/python -m bench.peers $(if $(BROKERS),--brokers $(BROKERS)) $(JOBS)
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
 	@$(BIN)/python bench/log.py

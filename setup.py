@@ -29,6 +29,9 @@ def generate() -> None:
 class BuildWithStubs(build_py):
     def run(self) -> None:
         generate()
+        # Packages were listed before the stubs were there: a wheel from a fresh checkout would lack them.
+        if "headrace.v1" not in self.packages:
+            self.packages.append("headrace.v1")
         super().run()
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -82,6 +83,14 @@ class Bouncer:
         return max(found)[1]
 
     def close(self) -> None:
+        """Ends what was started again, after all brokers: a broker that stops wants to hand over to a controller."""
+        brokers = [number for role, number in self._pids if role == "broker"]
+        for number in brokers:
+            with suppress(ProcessLookupError):
+                self.signal("broker", number, signal.SIGCONT)
+                self.signal("broker", number, signal.SIGTERM)
+        for number in brokers:
+            self.wait_gone("broker", number)
         for child in self._children.values():
             if child.poll() is None:
                 child.send_signal(signal.SIGCONT)
@@ -105,8 +114,8 @@ class Load:
         self.last_ack = defaultdict(float)
         self.acked_somewhere: list[tuple[int, bytes]] = []
         """Partition and value of records that were acknowledged without an offset."""
-        self.acks: list[float] = []
-        """When the idempotent producer heard of each of its records."""
+        self.acks: dict[int, list[float]] = {p: [] for p in range(partitions)}
+        """When the idempotent producer heard of each of its records, by partition."""
         self.failures: list[KafkaError] = []
         self._stop = threading.Event()
         common = {
@@ -119,6 +128,10 @@ class Load:
             "request.timeout.ms": 2000,
             "retry.backoff.ms": 20,
             "topic.metadata.refresh.fast.interval.ms": 20,
+            # It asks who leads now each time it fails to reconnect: with longer pauses that would be what is measured.
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+            "retry.backoff.max.ms": 100,
             "log_level": 0,
         }
         kinds = {
@@ -146,7 +159,7 @@ class Load:
                 acked[message.partition()][message.offset()] = message.value()
             now = self.last_ack[kind, message.partition()] = time.monotonic()
             if kind == "idempotent":
-                self.acks.append(now)
+                self.acks[message.partition()].append(now)
 
         number = 0
         while not self._stop.is_set():
@@ -164,9 +177,9 @@ class Load:
         return max(latest) if min(latest) > moment else None
 
     def longest_gap(self, begin: float) -> float:
-        """The longest time without an acknowledgement since shortly before `begin`."""
-        times = [at for at in self.acks if at > begin - 0.2]
-        return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
+        """The longest time without an acknowledgement in any partition since shortly before `begin`."""
+        recent = ([at for at in list(times) if at > begin - 0.2] for times in self.acks.values())
+        return max((later - earlier for times in recent for earlier, later in itertools.pairwise(times)), default=0.0)
 
     def stop(self) -> None:
         self._stop.set()
@@ -195,7 +208,11 @@ def read_all(bootstrap: str, topic: str, partition: int) -> dict[int, bytes]:
 
 
 def check_records(load: Load, bootstrap: str) -> int:
-    """Every acknowledged record is where its producer was told, in order, and once if it was idempotent."""
+    """Every acknowledged record is where its producer was told; an idempotent producer's are in order and once.
+
+    A plain producer's single request in flight is one for each broker, so the order of its records is not promised when
+    the leader moves: the next batch may reach the new leader before the one that the old leader refused.
+    """
     count = 0
     for partition in range(load.partitions):
         found = read_all(bootstrap, load.topic, partition)
@@ -208,9 +225,6 @@ def check_records(load: Load, bootstrap: str) -> int:
             numbers = [int(v.split()[1]) for v in found.values() if v.startswith(kind.encode())]
             if kind == "idempotent":
                 assert numbers == sorted(set(numbers)), "each once, in order"
-            else:
-                firsts = list(dict.fromkeys(numbers))
-                assert firsts == sorted(firsts), "in the order they were sent"
     return count
 
 

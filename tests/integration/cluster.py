@@ -42,9 +42,16 @@ def free_port() -> int:
     """A loopback port nobody uses now, and neither those that a dev cluster takes beside it.
 
     It lies below the range from which the kernel gives ports to outgoing connections: those come and go at any moment.
+    Each process of one test run draws from a share of its own, so that no two find the same port free.
     """
+    worker, workers = (
+        os.environ.get("PYTEST_XDIST_WORKER", "gw0"),
+        int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+    )
+    share = 20_000 // workers
+    first = 10_000 + share * int(worker.removeprefix("gw"))
     while True:
-        port = random.SystemRandom().randrange(10_240, 30_000)
+        port = random.SystemRandom().randrange(first, first + share - 320)
         if all(map(_is_free, [*range(port, port + 8), *range(port + 312, port + 320)])):
             return port
 

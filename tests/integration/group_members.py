@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import kafka
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.integration.cluster import wait_until
 
@@ -134,3 +136,28 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> list[i
         return [each.offset for each in wait_until(ask, f"the offsets of {group}")]
     finally:
         consumer.close()
+
+
+@contextmanager
+def polling(consumers: Sequence[kafka.KafkaConsumer]) -> Iterator[set[bytes]]:
+    """The values that kafka-python's consumers read, each in a thread of its own while the context lasts.
+
+    Each poll has time to finish a join: kafka-python 3.0 forgets one that a poll gave up waiting for, and with it its
+    heartbeats.
+    """
+    found: set[bytes] = set()
+    enough = threading.Event()
+
+    def read(consumer: kafka.KafkaConsumer) -> None:
+        while not enough.is_set():
+            for records in consumer.poll(3000).values():
+                found.update(record.value for record in records)
+
+    with ThreadPoolExecutor(len(consumers)) as threads:
+        reading = [threads.submit(read, consumer) for consumer in consumers]
+        try:
+            yield found
+        finally:
+            enough.set()
+    for each in reading:
+        each.result()

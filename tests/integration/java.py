@@ -20,7 +20,9 @@ from typing import NamedTuple
 import pytest
 
 KAFKA_VERSION = "4.3.1"
+SPARK_KAFKA_VERSION = "4.2.0"
 _POM = Path(__file__).parent / "java" / "pom.xml"
+_SPARK_POM = Path(__file__).parent / "java" / "spark" / "pom.xml"
 _CLUSTER_ID = "aGVhZHJhY2UtdGVzdHMtMA"
 _FETCH_SECONDS = 600
 _TOOL_SECONDS = 60
@@ -34,13 +36,25 @@ class JavaMissing(Exception):
 
 def kafka_jars() -> str:
     """The classpath of Kafka's jars, fetched if they are not there yet."""
+    return f"{_jars('kafka', f'kafka-tools-{KAFKA_VERSION}.jar', _POM)}/*"
+
+
+def spark_kafka_jars() -> list[str]:
+    """The jars of Spark's own Kafka source, fetched if they are not there yet."""
+    libs = _jars("spark-kafka", f"spark-sql-kafka-0-10_2.13-{SPARK_KAFKA_VERSION}.jar", _SPARK_POM)
+    # The folder may hold those of another version too.
+    return sorted(
+        str(jar) for jar in libs.glob("*.jar") if "sql-kafka" not in jar.name or SPARK_KAFKA_VERSION in jar.name
+    )
+
+
+def _jars(name: str, last: str, pom: Path) -> Path:
     _require_program("java", "default-jre-headless")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-bench" / "kafka"
-    libs = cache / "libs"
-    if not (libs / f"kafka-tools-{KAFKA_VERSION}.jar").exists():
+    libs = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-bench" / name / "libs"
+    if not (libs / last).exists():
         _require_program("mvn", "maven")
-        _fetch(libs)
-    return f"{libs}/*"
+        _fetch(libs, pom)
+    return libs
 
 
 def _require_program(name: str, package: str) -> None:
@@ -48,20 +62,38 @@ def _require_program(name: str, package: str) -> None:
         raise JavaMissing(f"{name} is not installed: apt-get install {package}")
 
 
-def _fetch(libs: Path) -> None:
+def _fetch(libs: Path, pom: Path) -> None:
     fresh = libs.with_name(f"libs-{os.getpid()}")
     fresh.mkdir(parents=True, exist_ok=True)
-    command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS)
         if done.returncode:
             reason = (done.stdout + done.stderr).strip().splitlines()
-            raise JavaMissing(f"Maven could not fetch Kafka's jars: {reason[0] if reason else 'no reason given'}")
+            raise JavaMissing(
+                f"Maven could not fetch the jars of {pom.parent.name}: {reason[0] if reason else 'no reason given'}"
+            )
         libs.mkdir(exist_ok=True)
         for jar in fresh.iterdir():
             jar.replace(libs / jar.name)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def require_java() -> None:
+    """A JVM, or the test is skipped with the reason."""
+    try:
+        _require_program("java", "default-jre-headless")
+    except JavaMissing as error:
+        pytest.skip(str(error))
+
+
+def require_spark_kafka() -> list[str]:
+    """`spark_kafka_jars`, or the test is skipped with the reason."""
+    try:
+        return spark_kafka_jars()
+    except JavaMissing as error:
+        pytest.skip(str(error))
 
 
 def require_kafka() -> str:

@@ -1,20 +1,23 @@
 """Kafka clients that others wrote, behind one pair of calls, so that each test runs with every one of them.
 
 `produce` writes records to given partitions and returns when all of them are acknowledged; `consume` assigns partitions
-(no group), reads them from the beginning, and returns what it got. Go, Node and Java run as programs of `clients/` that
-take one JSON document and print one line of JSON for each record.
+(no group), reads them from the beginning, and returns what it got. Go, Node, Rust and Java run as programs of
+`clients/` that take one JSON document and print one line of JSON for each record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -395,6 +398,15 @@ def cache_folder(name: str) -> Path:
     return folder
 
 
+@contextmanager
+def building(name: str) -> Iterator[Path]:
+    """`cache_folder`, for one process at a time: the tests run in several."""
+    folder = cache_folder(name)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
 class FranzGo(Program):
     name = "franz-go"
 
@@ -403,7 +415,8 @@ class FranzGo(Program):
         if not shutil.which("go"):
             return "Go is missing: install Go 1.24 or newer"
         build = ["go", "build", "-trimpath", "-o", str(self._binary()), "."]
-        done = subprocess.run(build, cwd=PROGRAMS / "go", capture_output=True, text=True, timeout=300, check=False)
+        with building("go"):
+            done = subprocess.run(build, cwd=PROGRAMS / "go", capture_output=True, text=True, timeout=300, check=False)
         return "" if done.returncode == 0 else f"the Go client does not build here: {done.stderr[-600:]}"
 
     def _binary(self) -> Path:
@@ -411,6 +424,24 @@ class FranzGo(Program):
 
     def command(self) -> list[str]:
         return [str(self._binary())]
+
+
+class RsKafka(Program):
+    name = "rskafka"
+
+    @cache  # noqa: B019 - one object for the whole run
+    def missing(self) -> str:
+        if not shutil.which("cargo"):
+            return "Rust is missing: install Rust 1.85 or newer with cargo"
+        # beside what it builds: cargo writes its lock file next to the sources
+        build = ["cargo", "build", "--release", "--quiet"]
+        with building("rust") as folder:
+            shutil.copytree(PROGRAMS / "rust", folder, dirs_exist_ok=True)
+            done = subprocess.run(build, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+        return "" if done.returncode == 0 else f"the Rust client does not build here: {done.stderr[-600:]}"
+
+    def command(self) -> list[str]:
+        return [str(cache_folder("rust") / "target" / "release" / "client")]
 
 
 class KafkaJs(Program):
@@ -423,14 +454,14 @@ class KafkaJs(Program):
     def missing(self) -> str:
         if not shutil.which("node") or not shutil.which("npm"):
             return "Node is missing: install Node 18 or newer with npm"
-        folder = cache_folder("node")
-        for name in ("package.json", "package-lock.json", "client.mjs"):
-            shutil.copy(PROGRAMS / "node" / name, folder / name)
-        if not (folder / "node_modules" / "kafkajs").exists():
-            line = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-            done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-            if done.returncode:
-                return f"kafkajs cannot be installed here: {done.stderr[-600:]}"
+        with building("node") as folder:
+            for name in ("package.json", "package-lock.json", "client.mjs"):
+                shutil.copy(PROGRAMS / "node" / name, folder / name)
+            if not (folder / "node_modules" / "kafkajs").exists():
+                line = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+                done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+                if done.returncode:
+                    return f"kafkajs cannot be installed here: {done.stderr[-600:]}"
         return ""
 
     def command(self) -> list[str]:
@@ -454,9 +485,14 @@ class Java(Program):
 @cache
 def java_classes() -> Path:
     """Where the programs of `clients/java` are compiled to."""
-    folder = cache_folder("java")
-    sources = [str(path) for path in sorted((PROGRAMS / "java").glob("*.java"))]
-    subprocess.run(["javac", "-d", str(folder), "-cp", kafka_jars(), *sources], check=True, timeout=120)
+    sources = sorted((PROGRAMS / "java").glob("*.java"))
+    content = b"".join(path.read_bytes() for path in sources)
+    with building("java") as base:
+        folder = base / hashlib.sha256(content).hexdigest()[:16]
+        if not folder.exists():
+            fresh = base / "fresh"
+            subprocess.run(["javac", "-d", fresh, "-cp", kafka_jars(), *sources], check=True, timeout=120)
+            fresh.rename(folder)
     return folder
 
 

@@ -196,7 +196,14 @@ async def test_topics_and_settings(admin_client: Admin) -> None:
     assert name in await admin_client.list_topics()
     with pytest.raises(KafkaError, match="TOPIC_ALREADY_EXISTS"):
         await admin_client.create_topic(name)
-    await admin_client.create_partitions(name, 4)
+    await admin_client.create_partitions(name, 3)
+    await admin_client.create_partitions(name, 4, [[0]])
+    (folder,) = (await admin_client.describe_log_dirs(0)).log_dirs
+    where = TopicPartition(name, 0)
+    assert await admin_client.alter_replica_log_dirs(0, {where: folder.path}) == {where: None}
+    (refused,) = (await admin_client.alter_replica_log_dirs(0, {where: "/nowhere"})).values()
+    assert refused is not None
+    assert refused.code is ErrorCode.LOG_DIR_NOT_FOUND
     with pytest.raises(KafkaError, match="INVALID_PARTITIONS"):
         await admin_client.create_partitions(name, 1)
     await admin_client.alter_configs("topic", name, set={"segment.bytes": "1048576"}, delete=["retention.ms"])

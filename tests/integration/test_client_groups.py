@@ -138,6 +138,13 @@ async def test_offsets_from_outside(servers: str, topic: str) -> None:
             with pytest.raises(KafkaError) as raised:
                 await admin.alter_group_offsets(topic, {where: OffsetAndMetadata(0)})
             assert raised.value.code is ErrorCode.NON_EMPTY_GROUP
+            assert topic in await admin.list_groups(["Stable"], ["classic"])
+            assert topic not in await admin.list_groups(types=["consumer"])
+            (member,) = described.members
+            assert await admin.remove_group_members(topic) == {member.member_id: None}
+            (gone,) = (await admin.remove_group_members(topic, ["nobody"])).values()
+            assert gone is not None
+            assert gone.code is ErrorCode.UNKNOWN_MEMBER_ID
         assert await admin.delete_groups([topic]) == {topic: None}
         with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
             await admin.describe_group(topic)
@@ -158,5 +165,7 @@ def test_the_command(servers: str, topic: str) -> None:
     assert [row["lag"] for row in described["partitions"]] == [0, 0, 0, 0]
     run("groups", "reset-offsets", topic, "--to", "-10", "--yes")
     assert len(run("consume", topic, "--group", topic, "--exit").split()) == 40
-    assert topic in run("groups", "list")
+    rows = json.loads(run("groups", "reset-offsets", topic, "--shift", "-3", "-o", "json"))
+    assert [(row["before"], row["after"]) for row in rows] == [(50, 47)] * 4
+    assert topic in run("groups", "list", "--type", "classic")
     assert run("groups", "delete", topic, "--yes") == f"deleted {topic}\n"

@@ -19,11 +19,12 @@ from tests.integration.kafka_clients import (
     Kcat,
     Read,
     Rec,
+    RsKafka,
     Send,
     Want,
 )
 
-CLIENTS: list[Client] = [Confluent(), KafkaPython(), AioKafka(), Kcat(), Java(), FranzGo(), KafkaJs()]
+CLIENTS: list[Client] = [Confluent(), KafkaPython(), AioKafka(), Kcat(), Java(), FranzGo(), KafkaJs(), RsKafka()]
 BY_NAME = {client.name: client for client in CLIENTS}
 NAMES = [pytest.param(name, marks=pytest.mark.java) if name == "java" else name for name in BY_NAME]
 BINARY = [name for name in NAMES if name != "kcat"]

@@ -1,4 +1,5 @@
 """Three brokers lose a leader, a follower or a controller again and again, and no acknowledged record is lost.
+With `-s` it says how long nothing was acknowledged: the lease after a kill -9, almost nothing after a farewell.
 
 `HEADRACE_BOUNCES=5 HEADRACE_PAUSE=20` is the long run (`make bounce`); by default every case comes once, briefly.
 """
@@ -16,8 +17,10 @@ from tests.integration.bouncing import Bouncer, Load, check_records, in_sync, le
 from tests.integration.cluster import Cluster, wait_until
 
 BOUNCES = int(os.environ.get("HEADRACE_BOUNCES", "1"))
-PAUSE = float(os.environ.get("HEADRACE_PAUSE", "5"))
+PAUSE = float(os.environ.get("HEADRACE_PAUSE", "3"))
 SESSION_SECONDS = 2.0
+RECOVERY_SECONDS = 30.0
+"""A deadline for any machine; how fast it is on a quiet one is for bench/ to say."""
 SETTINGS = {
     "broker.session.timeout.ms": str(int(SESSION_SECONDS * 1000)),
     "min.insync.replicas": "2",
@@ -48,21 +51,24 @@ def make_topic(admin: AdminClient, name: str, partitions: int = 3) -> str:
 def bounce(
     bouncer: Bouncer, role: str, number: int, how: signal.Signals, load: Load, settled: Callable[[], bool]
 ) -> float:
-    """Takes one process away until every partition is written to again, and brings it back. Seconds without writes."""
+    """Takes one process away until every partition is written to again, and brings it back.
+
+    Returns the longest time in which a partition had no acknowledgement.
+    """
     began = time.monotonic()
     bouncer.signal(role, number, how)
     if how is not signal.SIGSTOP:
         wait_until(lambda: load.acked_since(began), f"writes after {how.name} of {role} {number}", 30)
-        gap = load.acked_since(began)
-        assert gap is not None
         bouncer.wait_gone(role, number)
         bouncer.start(role, number)
     else:
         wait_until(lambda: time.monotonic() > began + PAUSE, "the pause to be over", PAUSE + 10)
-        gap = wait_until(lambda: load.acked_since(began), f"writes while {role} {number} is paused", 30)
+        wait_until(lambda: load.acked_since(began), f"writes while {role} {number} is paused", 30)
         bouncer.signal(role, number, signal.SIGCONT)
     wait_until(settled, f"everyone in sync after {how.name} of {role} {number}", 60)
-    return gap - began
+    back = time.monotonic()
+    wait_until(lambda: load.acked_since(back), f"writes with {role} {number} back", 30)
+    return load.longest_gap(began)
 
 
 def test_every_acknowledged_record_survives_bounces(three: tuple[Cluster, Bouncer, AdminClient]) -> None:
@@ -80,7 +86,8 @@ def test_every_acknowledged_record_survives_bounces(three: tuple[Cluster, Bounce
                     else:
                         target = ("broker", leader if role == "leader" else (leader + 1) % 3)
                     seconds = bounce(bouncer, *target, how, load, lambda: in_sync(admin, topic))
-                    say(f"{role:10} {how.name:8} all partitions written again after {seconds * 1000:6.0f} ms")
+                    say(f"{role:10} {how.name:8} {seconds * 1000:6.0f} ms without an acknowledgement at the longest")
+                    assert seconds < RECOVERY_SECONDS, "the cluster did not come back"
     finally:
         load.stop()
     assert not load.failures, load.failures[:3]
@@ -91,32 +98,3 @@ def test_every_acknowledged_record_survives_bounces(three: tuple[Cluster, Bounce
         assert first == second == third, f"the replicas of {topic}-{partition} differ"
     for i in range(3):
         assert "Traceback" not in bouncer.log("broker", i), bouncer.log("broker", i)[-4000:]
-
-
-def test_a_leaders_death_costs_the_lease_and_its_farewell_almost_nothing(
-    three: tuple[Cluster, Bouncer, AdminClient],
-) -> None:
-    cluster, bouncer, admin = three
-    topic = make_topic(admin, "timed", 1)
-    load = Load(cluster.bootstrap, topic, 1, pause=0.005)
-    try:
-        wait_until(lambda: load.acked_since(0), "first acknowledgements")
-        took = {}
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            leader = leader_of(admin, topic)
-            began = time.monotonic()
-            bouncer.signal("broker", leader, how)
-            wait_until(lambda old=leader: leader_of(admin, topic) not in (old, -1), "a new leader", 30)
-            moved = time.monotonic()
-            wait_until(lambda at=moved: load.acked_since(at), "writes to the new leader", 30)
-            took[how] = load.longest_gap(began)
-            bouncer.wait_gone("broker", leader)
-            bouncer.start("broker", leader)
-            wait_until(lambda: in_sync(admin, topic), "everyone in sync")
-    finally:
-        load.stop()
-    say(f"SIGTERM of the leader: {took[signal.SIGTERM] * 1000:.0f} ms without an acknowledgement")
-    say(f"SIGKILL of the leader: {took[signal.SIGKILL] * 1000:.0f} ms, of which {SESSION_SECONDS:g} s are the lease")
-    assert took[signal.SIGTERM] < 5
-    assert took[signal.SIGKILL] < SESSION_SECONDS + 10
-    check_records(load, cluster.bootstrap)

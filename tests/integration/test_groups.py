@@ -15,7 +15,15 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from tests.integration.cluster import wait_until
-from tests.integration.group_members import Member, committed, members, produce_values, shared_evenly, wait_for_shares
+from tests.integration.group_members import (
+    Member,
+    committed,
+    members,
+    polling,
+    produce_values,
+    shared_evenly,
+    wait_for_shares,
+)
 from tests.integration.topics import create_topic
 
 TopicFactory = Callable[..., str]
@@ -225,20 +233,17 @@ def test_kafka_python_shares_with_its_sticky_assignor(bootstrap: str, new_topic:
         )
 
     first, second = member(), member()
-    found: set[bytes] = set()
-
-    def poll() -> bool:
-        for consumer in (first, second):
-            for records in consumer.poll(100).values():
-                found.update(record.value for record in records)
-        return len(found) == 40 and len(first.assignment()) == 2 and len(second.assignment()) == 2
-
-    wait_until(poll, "all records, two partitions each")
+    with polling([first, second]) as found:
+        wait_until(
+            lambda: len(found) == 40 and len(first.assignment()) == 2 and len(second.assignment()) == 2,
+            "all records, two partitions each",
+        )
     first.commit()
     second.commit()
     assert committed(bootstrap, group, topic, 4) == [10, 10, 10, 10]
     first.close()
-    wait_until(lambda: second.poll(100) is not None and len(second.assignment()) == 4, "the other's share")
+    with polling([second]):
+        wait_until(lambda: len(second.assignment()) == 4, "the other's share")
     second.close()
 
 

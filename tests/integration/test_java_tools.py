@@ -1,7 +1,4 @@
-"""The tools that come with Apache Kafka 4.x, as an operator would run them.
-
-ConsumerPerformance always joins a group, so `clients/java/Assigned.java` consumes in its place (see the client matrix).
-"""
+"""The tools that come with Apache Kafka 4.x, as an operator would run them; those of groups are in test_groups_java."""
 
 from __future__ import annotations
 

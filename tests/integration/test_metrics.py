@@ -1,19 +1,22 @@
-"""What Prometheus scrapes from a broker, under the names that Kafka's dashboards know, after traffic of known size."""
+"""What Prometheus scrapes from a broker and a coordinator, by the names of Kafka's dashboards, after known traffic."""
 
 from __future__ import annotations
 
 import urllib.request
+import uuid
 from collections.abc import Callable
 
+from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.cluster import Cluster, wait_until
+from tests.integration.group_members import Member, members, produce_values
 from tests.integration.kafka_clients import Confluent, Rec, Send, Want
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def scrape(cluster: Cluster) -> Samples:
-    with urllib.request.urlopen(f"http://{cluster.process('broker', 0)['metrics']}/metrics", timeout=10) as answer:
+def scrape(cluster: Cluster, role: str = "broker") -> Samples:
+    with urllib.request.urlopen(f"http://{cluster.process(role, 0)['metrics']}/metrics", timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
@@ -69,3 +72,41 @@ def test_the_state_of_the_broker_is_told(own_cluster: Cluster, new_topic: Callab
     for operation in ("Produce", "Fetch"):
         waiting = value(found, "kafka_server_delayedoperationpurgatory_purgatorysize", delayedOperation=operation)
         assert waiting >= 0
+
+
+def test_lag_and_groups_are_told_by_the_coordinator(own_cluster: Cluster, new_topic: Callable[..., str]) -> None:
+    topic, groups = new_topic("lag", partitions=2), [f"lag-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    before = scrape(own_cluster, "coordinator")
+    produce_values(own_cluster.bootstrap, topic, 2, [b"x"] * 30)
+    for group, offsets in zip(groups, ((15, 4), (0, 10)), strict=True):
+        consumer = Consumer({"bootstrap.servers": own_cluster.bootstrap, "group.id": group})
+        places = [TopicPartition(topic, index, offset) for index, offset in enumerate(offsets)]
+        consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+    expected = {(groups[0], "0"): 0, (groups[0], "1"): 11, (groups[1], "0"): 15, (groups[1], "1"): 5}
+
+    def lags() -> dict[tuple[str, str], float]:
+        found = [
+            (dict(labels), lag)
+            for (name, labels), lag in scrape(own_cluster, "coordinator").items()
+            if name == "kafka_consumergroup_lag"
+        ]
+        return {(at["consumergroup"], at["partition"]): lag for at, lag in found if at["topic"] == topic}
+
+    wait_until(lambda: lags() == expected, "the lag of each group in each partition")
+    produce_values(own_cluster.bootstrap, topic, 2, [b"x"] * 2)
+    wait_until(lambda: lags() == {at: lag + 1 for at, lag in expected.items()}, "one record more in each")
+    found = scrape(own_cluster, "coordinator")
+    counted = "kafka_server_group_coordinator_metrics_offset_commit_total"
+    assert value(found, counted) >= value(before, counted) + 4
+    assert value(found, "kafka_consumergroup_current_offset", consumergroup=groups[0], topic=topic, partition="1") == 4
+    by_state = "kafka_server_group_coordinator_metrics_group_count"
+    assert value(found, by_state, protocol="classic", state="Empty") >= 2
+    rebalances = "kafka_server_group_coordinator_metrics_group_completed_rebalance_total"
+    with members(Member(own_cluster.bootstrap, groups[0], [topic])) as (member,):
+        wait_until(lambda: len(member.assigned) == 2, "its share")
+        now = scrape(own_cluster, "coordinator")
+        assert value(now, by_state, protocol="classic", state="Stable") >= 1
+        assert value(now, rebalances) > value(found, rebalances)
+        took = "kafka_server_group_coordinator_metrics_group_completed_rebalance_milliseconds_total"
+        assert value(now, took) >= value(found, took)

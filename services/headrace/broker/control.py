@@ -29,8 +29,8 @@ BREATH_SECONDS = 0.01
 
 DELETED_TOPIC = -2
 
-Assignment = tuple[str, uuid.UUID, int, PartitionState]
-"""A topic's name and id, a partition's index, and what the controller decided for it."""
+Assignment = tuple[str, uuid.UUID, int, PartitionState | None]
+"""A topic's name and id, a partition's index, and what the controller decided for it (None: what is known here)."""
 
 Failure = tuple[str, uuid.UUID, int, KafkaError]
 
@@ -70,7 +70,7 @@ class ReplicaControl:
         """Leads and follows as told; returns the partitions that could not be served."""
         async with self._one_at_a_time:
             self._check(controller_epoch, broker_epoch)
-            wanted = list(assignments)
+            wanted = await self._breathing(assignments)
             if full:
                 await self._delete_strays(wanted)
             failures: list[Failure] = []
@@ -80,7 +80,10 @@ class ReplicaControl:
                     await asyncio.sleep(0)
                     breath = self._clock.monotonic()
                 try:
-                    self._assign(topic, topic_id, index, state)
+                    if state is not None:
+                        self._assign(topic, topic_id, index, state)
+                    else:
+                        self._confirm(topic_id, index)
                 except KafkaError as error:
                     log.error("cannot serve %s-%d: %s", topic, index, error)
                     failures.append((topic, topic_id, index, error))
@@ -88,6 +91,24 @@ class ReplicaControl:
             if full:
                 self.synced.set()
             return failures
+
+    async def _breathing(self, assignments: Iterable[Assignment]) -> list[Assignment]:
+        """All of them, decoded in small steps."""
+        wanted: list[Assignment] = []
+        for assignment in assignments:
+            wanted.append(assignment)
+            if len(wanted) % BREATH == 0:
+                await asyncio.sleep(0)
+        return wanted
+
+    def knows(self, topic_id: uuid.UUID, index: int, leader_epoch: int, partition_epoch: int) -> bool:
+        """Whether this broker acts on exactly this state already: another one has another partition epoch."""
+        partition = self._replicas.find(topic_id, index)
+        return (
+            partition is not None
+            and partition.partition_epoch == partition_epoch
+            and partition.leader_epoch == leader_epoch
+        )
 
     async def stop_replica(
         self, controller_epoch: int, broker_epoch: int, stops: Iterable[tuple[uuid.UUID, int, int, bool]]
@@ -140,6 +161,12 @@ class ReplicaControl:
         elif partition.follow(state):
             self._followers.follow(partition)
         self._replicas.wake(partition)
+
+    def _confirm(self, topic_id: uuid.UUID, index: int) -> None:
+        """Nothing is new here, but a replica that is lost is reported again."""
+        partition = self._replicas.find(topic_id, index)
+        if partition is not None and partition.log.failure is not None:
+            raise partition.log.failure
 
     def _open(self, topic: str, topic_id: uuid.UUID, index: int, *, is_new: bool) -> Partition:
         held = self._log_dirs.topic_ids.get((topic, index))

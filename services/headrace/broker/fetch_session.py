@@ -6,11 +6,9 @@ or repeated is noticed. Partitions that have nothing new are left out of answers
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from headrace.broker.reader import Key, Place, Reader, Wanted
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Random
 
@@ -18,46 +16,42 @@ NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
-MAX_OFFSET = 0x7FFFFFFFFFFFFFFF
-
-Key = tuple[str | uuid.UUID, int]
-"""Topic (by name, or by id from Fetch version 13 on) and partition."""
 
 
-class Wanted(NamedTuple):
-    """Where a reader wants to go on in one partition."""
+class Session(Reader):
+    """One reader's memory, also of what it was told last, to leave out what it knows already."""
 
-    offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
-    high_watermark: int = MAX_OFFSET
-    """What a follower knows of it; a consumer does not say."""
+    __slots__ = ("by_id", "epoch", "id", "privileged", "used_at")
 
+    def __init__(
+        self,
+        id: int,
+        wanted: Iterable[tuple[Key, Wanted]] = (),
+        *,
+        by_id: bool = False,
+        privileged: bool = False,
+        used_at: float = 0.0,
+    ) -> None:
+        super().__init__(wanted)
+        self.id = id
+        self.epoch = 1
+        self.by_id = by_id
+        self.privileged = privileged
+        """A follower's session is not evicted for a consumer's."""
+        self.used_at = used_at
 
-@dataclass(slots=True)
-class Session:
-    """One reader's memory. `sent` holds the marks it was told last, to leave out what it knows already."""
-
-    id: int
-    epoch: int = 1
-    wanted: dict[Key, Wanted] = field(default_factory=dict)
-    sent: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    privileged: bool = False
-    """A follower's session is not evicted for a consumer's."""
-    used_at: float = 0.0
-    by_id: bool = False
+    def knows(self, place: Place, high_watermark: int, log_start_offset: int) -> bool:
+        return self.full or place.sent == (high_watermark, log_start_offset)
 
     def is_news(self, key: Key, has_data: bool, failed: bool, high_watermark: int, log_start_offset: int) -> bool:
         """Whether an answer must name this partition; remembers what it says."""
+        place = self.places[key]
         marks = (high_watermark, log_start_offset)
         if failed:
-            self.sent.pop(key, None)
+            place.sent = None
             return True
-        changed = self.sent.get(key) != marks
-        if has_data or changed:
-            self.sent[key] = marks
+        if has_data or place.sent != marks:
+            place.sent = marks
             return True
         return False
 
@@ -82,19 +76,23 @@ class Sessions:
         forgotten: Iterable[Key],
         *,
         by_id: bool,
-        privileged: bool,
+        replica_id: int,
+        broker_epoch: int,
         now: float,
-    ) -> tuple[Session | None, dict[Key, Wanted]]:
-        """The session a request belongs to (None: none) and every partition it wants.
+    ) -> Session:
+        """The session a request belongs to; one that is not remembered has no id.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, after which a
         reader starts again with a full request.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
-            everything = dict(wanted)
-            session = self._create(everything, by_id, privileged, now) if epoch == INITIAL_EPOCH else None
-            return session, everything
+            self._close(session_id)
+            session = Session(NO_SESSION, wanted, by_id=by_id, privileged=replica_id >= 0, used_at=now)
+            if epoch == INITIAL_EPOCH:
+                if replica_id >= 0:
+                    self._replace(replica_id, broker_epoch)
+                self._remember(session)
+            return session
         found = self._sessions.get(session_id)
         if found is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} is not known here")
@@ -107,23 +105,33 @@ class Sessions:
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session uses topic names or topic ids, not both"
             )
+        found.hurry()
+        found.full = False
         found.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         found.used_at = now
-        found.wanted.update(wanted)
+        for key, want in wanted:
+            found.want(key, want)
         for key in forgotten:
-            found.wanted.pop(key, None)
-            found.sent.pop(key, None)
-        return found, found.wanted
+            found.forget(key)
+        return found
 
-    def _create(self, wanted: dict[Key, Wanted], by_id: bool, privileged: bool, now: float) -> Session | None:
-        if len(self._sessions) >= self._slots and not self._evict(privileged, now):
-            return None
-        session_id = NO_SESSION
-        while session_id == NO_SESSION or session_id in self._sessions:
-            session_id = self._random.getrandbits(31)
-        session = Session(session_id, wanted=dict(wanted), by_id=by_id, privileged=privileged, used_at=now)
-        self._sessions[session_id] = session
-        return session
+    def _replace(self, replica_id: int, broker_epoch: int) -> None:
+        """A broker follows over one session: what an earlier connection or process of it left behind goes."""
+        for left in [s for s in self._sessions.values() if s.replica_id == replica_id]:
+            if left.broker_epoch <= broker_epoch:
+                self._close(left.id)
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def _remember(self, session: Session) -> None:
+        if len(self._sessions) >= self._slots and not self._evict(session.privileged, session.used_at):
+            return
+        while session.id == NO_SESSION or session.id in self._sessions:
+            session.id = self._random.getrandbits(31)
+        self._sessions[session.id] = session
 
     def _evict(self, privileged: bool, now: float) -> bool:
         oldest = min(
@@ -135,5 +143,5 @@ class Sessions:
             return False
         if now - oldest.used_at < self._eviction and not (privileged and not oldest.privileged):
             return False
-        del self._sessions[oldest.id]
+        self._close(oldest.id)
         return True

@@ -64,55 +64,89 @@ class Fetcher:
         self._refusals: dict[Key, int] = {}
         self._session_id = NO_SESSION
         self._session_epoch = FULL
+        self._sessionless = False
+        """Whether the leader had no room for a session."""
         self._asked: dict[Key, RequestedPartition] = {}
+        self._changed: dict[Key, None] = {}
+        """Where the next request may have to say something else than the last one."""
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    @property
+    def in_session(self) -> bool:
+        """Whether a request may follow another that is not answered yet: the leader then answers that one at once."""
+        return self._session_epoch != FULL
 
     def add(self, partition: Partition) -> None:
         key = (partition.topic_id, partition.index)
         self._partitions[key] = partition
         self._delayed.pop(key, None)
         self._refusals.pop(key, None)
+        self._changed[key] = None
 
     def remove(self, partition: Partition) -> bool:
         key = (partition.topic_id, partition.index)
         self._delayed.pop(key, None)
         self._refusals.pop(key, None)
+        self._changed[key] = None
         return self._partitions.pop(key, None) is not None
+
+    def refresh(self, partition: Partition) -> None:
+        """Something changed in this log that did not come from the leader."""
+        self._changed[partition.topic_id, partition.index] = None
 
     def reset_session(self) -> None:
         """The next request names everything; the leader drops the session that this one replaces."""
         self._session_epoch = FULL
+        self._sessionless = False
         self._asked = {}
 
     def request(self, now: float) -> FetchRequest | None:
         """What to ask now: everything in a full request, else what differs from the last one. None: nothing."""
         self._hold_throttled(now)
-        delayed = self._delayed
-        wanted = {
-            key: self._wanted(partition)
-            for key, partition in self._partitions.items()
-            if (not delayed or delayed.get(key, now) <= now) and partition.log.failure is None
-        }
-        if not wanted:
-            return None
-        asked = {} if self._session_epoch == FULL else self._asked
-        changed = [want for key, want in wanted.items() if asked.get(key) != want]
-        forgotten = [ForgottenPartition(*key) for key in asked if key not in wanted]
-        self._asked = wanted
         retry = self.next_retry(now)
+        if self._session_epoch == FULL:
+            self._asked, self._changed = {}, dict.fromkeys(self._partitions)
+        named, forgotten = self._differences()
+        if not self._asked:
+            self.reset_session()
+            return None
+        max_wait_ms = self._limits.max_wait_ms if retry is None else min(self._limits.max_wait_ms, int(retry * 1000))
+        epoch = self._session_epoch
+        if epoch != FULL:
+            self._session_epoch = _after(epoch)
+        elif not self._sessionless:
+            max_wait_ms = 0  # it opens the session; the next request waits in it, and can be cut short
         return FetchRequest(
-            max_wait_ms=self._limits.max_wait_ms if retry is None else min(self._limits.max_wait_ms, int(retry * 1000)),
+            max_wait_ms=max_wait_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.max_bytes,
             session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            partitions=changed,
+            session_epoch=epoch,
+            partitions=named,
             forgotten=forgotten,
             replica_id=self._broker_id,
             replica_epoch=self._broker_epoch(),
         )
+
+    def _differences(self) -> tuple[list[RequestedPartition], list[ForgottenPartition]]:
+        """What to name and what to leave out from now on, of what has changed since the last request."""
+        changed, self._changed = self._changed, {}
+        asked = self._asked
+        named: list[RequestedPartition] = []
+        forgotten: list[ForgottenPartition] = []
+        for key in changed:
+            partition = self._partitions.get(key)
+            if partition is None or key in self._delayed or partition.log.failure is not None:
+                if asked.pop(key, None) is not None:
+                    forgotten.append(ForgottenPartition(*key))
+                continue
+            want = self._wanted(partition)
+            if asked.get(key) != want:
+                asked[key] = want
+                named.append(want)
+        return named, forgotten
 
     def _wanted(self, partition: Partition) -> RequestedPartition:
         held = partition.log
@@ -135,6 +169,11 @@ class Fetcher:
             for key, partition in self._partitions.items():
                 if partition.follower_throttled and not partition.in_sync:
                     self._delayed[key] = until
+                    self._changed[key] = None
+
+    def due_in(self, now: float) -> float | None:
+        """Seconds until a partition that is held back may be asked for, if there is one."""
+        return min((max(0.0, at - now) for at in self._delayed.values()), default=None)
 
     def next_retry(self, now: float) -> float | None:
         """Seconds until the first partition that is held back may be asked for again."""
@@ -143,6 +182,7 @@ class Fetcher:
         due = [key for key, at in self._delayed.items() if at <= now]
         for key in due:
             del self._delayed[key]
+            self._changed[key] = None
         return min((at - now for at in self._delayed.values()), default=None)
 
     def received(self, response: FetchResponse, now: float, now_ms: int) -> list[Partition]:
@@ -153,7 +193,11 @@ class Fetcher:
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code), "the leader refused to be followed")
         self._session_id = response.session_id
-        self._session_epoch = 0 if response.session_id == NO_SESSION else _after(self._session_epoch)
+        self._sessionless = response.session_id == NO_SESSION
+        if self._sessionless:
+            self._session_epoch = FULL
+        elif self._session_epoch == FULL:
+            self._session_epoch = _after(FULL)
         return [p for result in response.partitions if (p := self._take(result, now, now_ms)) is not None]
 
     def _take(self, result: PartitionResult, now: float, now_ms: int) -> Partition | None:
@@ -161,6 +205,7 @@ class Fetcher:
         partition, asked = self._partitions.get(key), self._asked.get(key)
         if partition is None or asked is None:
             return None
+        self._changed[key] = None
         if partition.leader_epoch != asked.current_leader_epoch or partition.log.log_end_offset != asked.fetch_offset:
             return None  # an answer to a question of another epoch
         try:

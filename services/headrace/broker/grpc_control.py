@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.broker.control import Failure, ReplicaControl
+from headrace.broker.control import Assignment, Failure, ReplicaControl
 from headrace.cluster.protos import partition_from_proto
 from headrace.rpc.errors import error_message, response_header
 from headrace.v1 import broker_pb2 as pb
@@ -20,15 +20,19 @@ class ControlService(broker_pb2_grpc.BrokerControlServicer):
         self._control = control
 
     async def LeaderAndIsr(self, request: pb.LeaderAndIsrRequest, context: Any) -> pb.LeaderAndIsrResponse:
-        assignments = [
-            (topic.name, uuid.UUID(bytes=topic.topic_id), state.partition, partition_from_proto(state))
-            for topic in request.topics
-            for state in topic.partitions
-        ]
         failures = await self._control.leader_and_isr(
-            request.controller_epoch, request.broker_epoch, request.full, assignments
+            request.controller_epoch, request.broker_epoch, request.full, self._assignments(request)
         )
         return pb.LeaderAndIsrResponse(header=response_header(request), partition_errors=_errors(failures))
+
+    def _assignments(self, request: pb.LeaderAndIsrRequest) -> Iterator[Assignment]:
+        """What is told; only what is new is decoded. A new controller tells each broker everything it holds."""
+        knows = self._control.knows
+        for topic in request.topics:
+            name, topic_id = topic.name, uuid.UUID(bytes=topic.topic_id)
+            for state in topic.partitions:
+                known = knows(topic_id, state.partition, state.leader_epoch, state.partition_epoch)
+                yield name, topic_id, state.partition, None if known else partition_from_proto(state)
 
     async def StopReplica(self, request: pb.StopReplicaRequest, context: Any) -> pb.StopReplicaResponse:
         stops = [

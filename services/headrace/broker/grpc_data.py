@@ -13,10 +13,9 @@ from typing import Any
 
 from headrace.broker.authorizer import Operation
 from headrace.broker.broker import Broker
-from headrace.broker.fetch_session import Key, Wanted
 from headrace.broker.log_dir_report import log_dir_report
 from headrace.broker.offsets import delete_records, epoch_end, list_offset
-from headrace.broker.partition import CONSUMER
+from headrace.broker.reader import CONSUMER, Key, Reader, Wanted
 from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
 from headrace.cluster.protos import node_to_proto
 from headrace.errors import ErrorCode, KafkaError
@@ -120,22 +119,29 @@ class DataService(broker_pb2_grpc.BrokerServicer):
     # --- fetch
 
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
-        return await self._fetch(request, _wanted(request))
+        reader = Reader(_wanted(request), full=False)
+        try:
+            return await self._fetch(request, reader)
+        finally:
+            reader.close()
 
     async def FetchStream(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.FetchResponse]:
-        wanted = _wanted(request)
-        while wanted:
-            response = await self._fetch(request, wanted)
-            yield response
-            for part in response.partitions:
-                key = _key(part.partition)
-                if part.error.code:
-                    # The reader was told; whether it comes back, and where to, is for it to say.
-                    wanted.pop(key, None)
-                elif part.records:
-                    wanted[key] = wanted[key]._replace(offset=_next_offset(part.records))
+        reader = Reader(_wanted(request), full=False)
+        try:
+            while reader.places:
+                response = await self._fetch(request, reader)
+                yield response
+                for part in response.partitions:
+                    key = _key(part.partition)
+                    if part.error.code:
+                        # The reader was told; whether it comes back, and where to, is for it to say.
+                        reader.forget(key)
+                    elif part.records:
+                        reader.want(key, reader.places[key].want._replace(offset=_next_offset(part.records)))
+        finally:
+            reader.close()
 
-    async def _fetch(self, request: pb.FetchRequest, wanted: dict[Key, Wanted]) -> pb.FetchResponse:
+    async def _fetch(self, request: pb.FetchRequest, reader: Reader) -> pb.FetchResponse:
         answer: asyncio.Future[list[Fetched]] = asyncio.get_running_loop().create_future()
         limits = FetchLimits(
             request.max_wait_ms,
@@ -149,7 +155,7 @@ class DataService(broker_pb2_grpc.BrokerServicer):
         for partition in names.values():
             if not self._may(Operation.READ, partition):
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"not allowed to read {partition.topic}")
-        self._broker.replicas.fetch(limits, wanted, lambda found: None if answer.done() else answer.set_result(found))
+        self._broker.replicas.fetch(limits, reader, lambda found: None if answer.done() else answer.set_result(found))
         found = await answer
         return pb.FetchResponse(
             header=response_header(request),
@@ -215,6 +221,30 @@ class DataService(broker_pb2_grpc.BrokerServicer):
         producer_id = await self._broker.producer_ids.next()
         return pb.InitProducerIdResponse(header=response_header(request), producer_id=producer_id, producer_epoch=0)
 
+    async def DescribeProducers(
+        self, request: pb.DescribeProducersRequest, context: Any
+    ) -> pb.DescribeProducersResponse:
+        response = pb.DescribeProducersResponse(header=response_header(request))
+        wanted = set(request.producer_ids)
+        for asked in request.partitions:
+            answer = response.partitions.add(partition=asked)
+            try:
+                partition = self._broker.replicas.get(*_key(asked))
+                partition.check_epoch(-1)
+            except KafkaError as error:
+                answer.error.CopyFrom(error_message(error))
+                continue
+            for producer_id, producer in partition.log.producers.producers.items():
+                if not wanted or producer_id in wanted:
+                    answer.producers.add(
+                        producer_id=producer_id,
+                        producer_epoch=producer.epoch,
+                        last_sequence=producer.last_sequence,
+                        last_offset=producer.batches[-1].last_offset if producer.batches else -1,
+                        last_timestamp=producer.timestamp,
+                    )
+        return response
+
     async def DescribeLogDirs(self, request: pb.DescribeLogDirsRequest, context: Any) -> pb.DescribeLogDirsResponse:
         wanted = {_key(p) for p in request.partitions}
         response = pb.DescribeLogDirsResponse(header=response_header(request))
@@ -265,8 +295,8 @@ class DataService(broker_pb2_grpc.BrokerServicer):
                 hint.node.CopyFrom(node_to_proto(node))
 
 
-def _wanted(request: pb.FetchRequest) -> dict[Key, Wanted]:
-    return {_key(p.partition): Wanted(p.offset, p.max_bytes, p.current_leader_epoch) for p in request.partitions}
+def _wanted(request: pb.FetchRequest) -> list[tuple[Key, Wanted]]:
+    return [(_key(p.partition), Wanted(p.offset, p.max_bytes, p.current_leader_epoch)) for p in request.partitions]
 
 
 def _next_offset(records: bytes) -> int:

@@ -94,7 +94,8 @@ class Housekeeping:
     async def flush_due(self) -> None:
         """Flushes logs by flush.messages, flush.ms, or because much of them is not on disk yet."""
         now = self._clock.monotonic()
-        due = [p.log for p in self._replicas.partitions() if self._is_due(p.log, now)]
+        due: list[Log] = []
+        await self._each(lambda p: due.append(p.log) if self._is_due(p.log, now) else None)
         for each in due:
             flush = each.begin_flush()
             size = each.size
@@ -116,7 +117,7 @@ class Housekeeping:
 
     async def retain(self) -> None:
         now_ms = self._clock.time_ms()
-        await self._each(lambda p: _note_deleted(p, p.log.retain(now_ms, p.high_watermark)))
+        await self._each(lambda p: self._note_deleted(p, p.log.retain(now_ms, p.high_watermark)))
         live = {p.log for p in self._replicas.partitions()}
         self._flushed = {each: seen for each, seen in self._flushed.items() if each in live}
 
@@ -138,7 +139,15 @@ class Housekeeping:
                 self._log_dirs.fail(log_dir, error)
 
     async def checkpoint(self) -> None:
-        self._log_dirs.write_checkpoints()
+        """Recovery points and log starts, off the loop too."""
+        loop = asyncio.get_running_loop()
+        for log_dir, write, written in self._log_dirs.begin_checkpoints():
+            try:
+                await loop.run_in_executor(self._worker, write)
+            except OSError as error:
+                self._log_dirs.fail(log_dir, error)
+            else:
+                written()
 
     async def expire_producers(self) -> None:
         now_ms = self._clock.time_ms()
@@ -147,9 +156,8 @@ class Housekeeping:
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         return {(p.topic, p.index): p.high_watermark for p in self._replicas.partitions()}
 
-
-def _note_deleted(partition: Partition, count: int) -> None:
-    if count:
-        log.info(
-            "%r: %d segments are past retention; it starts at %d", partition, count, partition.log.log_start_offset
-        )
+    def _note_deleted(self, partition: Partition, count: int) -> None:
+        if count:
+            start = partition.log.log_start_offset
+            log.info("%r: %d segments are past retention; it starts at %d", partition, count, start)
+            self._replicas.trimmed(partition)

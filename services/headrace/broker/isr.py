@@ -35,6 +35,12 @@ class Follower:
         self.leader_end_at_fetch = leader_end
         self.fetched_at = now
 
+    def was_idle(self, fetched_at: float) -> None:
+        """Until now there was nothing beyond what it holds; it last asked at `fetched_at`."""
+        self.caught_up_at = max(self.caught_up_at, fetched_at)
+        self.fetched_at = max(self.fetched_at, fetched_at)
+        self.leader_end_at_fetch = self.log_end_offset
+
 
 class Progress:
     """A leader's in-sync replicas and its followers' positions in one leader epoch.

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 10.0
 REFUSAL_PAUSE = 0.5
 """Seconds before a leader asks again for what was refused (a follower that restarts, or wants to stop)."""
+BREATH = 512
+"""Partitions looked at before the loop gets to do something else."""
 MAX_WISHES = 2_000
 """Partitions in one request."""
 
@@ -48,12 +50,13 @@ class IsrKeeper:
         self._max_lag = max_lag
         self._broker_epoch = broker_epoch
         self._wishes: dict[Partition, None] = {}
+        self._refused: dict[Partition, None] = {}
         self._wished = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         replicas.on_caught_up = self.expand
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._look()), asyncio.create_task(self._ask())]
+        self._tasks = [asyncio.create_task(work()) for work in (self._look, self._ask, self._look_again)]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -66,15 +69,17 @@ class IsrKeeper:
         if progress is not None and progress.pending is None and progress.no_wish_before <= self._clock.monotonic():
             self._wish(partition, progress, (*progress.isr, replica))
 
-    def shrink(self) -> None:
+    async def shrink(self) -> None:
         """Wishes everyone out who has not had everything for longer than the lag time."""
-        now = self._clock.monotonic()
-        for partition in self._replicas.partitions():
+        for done, partition in enumerate(self._replicas.partitions()):
+            if done % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
             progress = partition.progress
             if progress is None or progress.pending is not None or len(progress.isr) < 2:
                 continue
+            now = self._clock.monotonic()
             lagging = progress.lagging(partition.log.log_end_offset, now, self._max_lag)
-            if lagging:
+            if lagging and not self._replicas.is_moving(partition):
                 log.info("%r: %s fell behind %d", partition, lagging, partition.log.log_end_offset)
                 self._wish(partition, progress, tuple(r for r in progress.isr if r not in lagging))
 
@@ -86,7 +91,18 @@ class IsrKeeper:
     async def _look(self) -> None:
         while True:
             await self._clock.sleep(self._max_lag / 2)
-            self.shrink()
+            await self.shrink()
+
+    async def _look_again(self) -> None:
+        """Where a wish was refused, followers that want to join are looked at again though nothing moves there."""
+        while True:
+            await self._clock.sleep(REFUSAL_PAUSE)
+            refused, self._refused = self._refused, {}
+            for partition in refused:
+                if partition.progress is not None and partition.progress.no_wish_before > self._clock.monotonic():
+                    self._refused[partition] = None
+                else:
+                    self._replicas.wake(partition)
 
     async def _ask(self) -> None:
         while True:
@@ -146,6 +162,7 @@ class IsrKeeper:
         if result.error.code:
             log.debug("%r: wish refused: %s", partition, result.error.message)
             progress.no_wish_before = self._clock.monotonic() + REFUSAL_PAUSE
+            self._refused[partition] = None
         if result.HasField("state"):
             state = partition_from_proto(result.state)
             if state.leader == partition.broker_id and state.leader_epoch == partition.leader_epoch:

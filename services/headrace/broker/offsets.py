@@ -82,4 +82,5 @@ def delete_records(replicas: ReplicaManager, topic: str | uuid.UUID, index: int,
             f"{partition!r} holds offsets {partition.log.log_start_offset} to {partition.high_watermark}, not {offset}",
         )
     partition.log.delete_records_before(target)
+    replicas.trimmed(partition)
     return partition.log.log_start_offset

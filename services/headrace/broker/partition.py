@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.broker.isr import Progress
+from headrace.broker.reader import Place
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.image import Partition as PartitionState
 from headrace.cluster.topics import is_internal
@@ -19,8 +20,6 @@ from headrace.storage.log import Log
 from headrace.storage.results import AppendInfo, ReadInfo
 
 ANY_EPOCH = -1
-CONSUMER = -1
-"""The replica id of a reader that is not a replica."""
 
 
 class EpochEnd(NamedTuple):
@@ -48,11 +47,15 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.known_isr: tuple[int, ...] = ()
         """What the controller said last; a leader's own wishes are in `progress`."""
+        self.eligible: tuple[int, ...] = ()
+        """Who else may lead because nothing was acknowledged since it left the in-sync set (KIP-966)."""
         self.progress: Progress | None = None
         """Present while this broker leads."""
         self.epoch_start = 0
         self.announced = 0
         """The high watermark that followers should know by now."""
+        self.readers: dict[Place, None] = {}
+        """Whose readers want to be told when something moves here."""
         self.leader_throttled = False
         self.follower_throttled = False
         """Whether replication.throttled.replicas names this replica."""
@@ -80,7 +83,17 @@ class Partition:
 
     @property
     def under_min_isr(self) -> bool:
-        return self.progress is not None and len(self.progress.isr) < self.log.config.min_insync_replicas
+        return self.progress is not None and len(self.progress.isr) < self.min_isr
+
+    @property
+    def min_isr(self) -> int:
+        """How many have to be in sync before anything is acknowledged.
+
+        While others are eligible, the controller counted too few, perhaps by a setting that is not known here yet: what
+        was acknowledged now could be lost with them in the lead.
+        """
+        configured = self.log.config.min_insync_replicas
+        return max(configured, len(self.known_isr) + 1) if self.eligible else configured
 
     # --- the controller's word
 
@@ -121,6 +134,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.known_isr = state.isr
+        self.eligible = state.elr
 
     # --- the data path
 
@@ -129,11 +143,10 @@ class Partition:
         progress = self.progress
         if progress is None:
             raise self.not_leader()
-        if acks == -1 and len(progress.isr) < self.log.config.min_insync_replicas:
+        if acks == -1 and len(progress.isr) < self.min_isr:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self!r} has {len(progress.isr)} in-sync replicas, min.insync.replicas is "
-                f"{self.log.config.min_insync_replicas}",
+                f"{self!r} has {len(progress.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
             )
         info = self.log.append_as_leader(records, self.leader_epoch, now_ms)
         if not progress.followers:
@@ -149,7 +162,7 @@ class Partition:
             return self.not_leader()
         if self.high_watermark < required:
             return False
-        if len(progress.isr) < self.log.config.min_insync_replicas:
+        if len(progress.isr) < self.min_isr:
             return KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                 f"{self!r} lost in-sync replicas while it was written; the record may or may not survive",
@@ -215,6 +228,21 @@ class Partition:
         follower.fetched(offset, end, now)
         return self.advance()
 
+    def follower_was_idle(self, place: Place) -> None:
+        """Something moves after a time in which a follower had all there was and its fetches looked at other things.
+
+        Each of them said that it still has everything; the last one counts.
+        """
+        progress, reader, want = self.progress, place.reader, place.want
+        follower = progress.followers.get(reader.replica_id) if progress is not None else None
+        if (
+            follower is not None
+            and follower.log_end_offset == want.offset
+            and follower.broker_epoch == reader.broker_epoch
+            and want.current_leader_epoch in (ANY_EPOCH, self.leader_epoch)
+        ):
+            follower.was_idle(reader.fetched_at)
+
     def may_join(self, replica: int) -> bool:
         """Whether a follower outside the in-sync set has come far enough to be wished into it."""
         progress = self.progress
@@ -242,9 +270,7 @@ class Partition:
         progress = self.progress
         if progress is None:
             return False
-        mark = progress.high_watermark(
-            self.high_watermark, self.log.log_end_offset, self.log.config.min_insync_replicas
-        )
+        mark = progress.high_watermark(self.high_watermark, self.log.log_end_offset, self.min_isr)
         if mark > self.high_watermark:
             self.high_watermark = mark
             return True

@@ -8,13 +8,13 @@ of the loop: however many batches arrive in it, each partition's waiters are loo
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.broker import throttle
-from headrace.broker.fetch_session import Key, Wanted
 from headrace.broker.owners import check_owner
-from headrace.broker.partition import CONSUMER, EpochEnd, Partition
+from headrace.broker.partition import EpochEnd, Partition
+from headrace.broker.reader import CONSUMER, Key, Reader, Wanted
 from headrace.broker.stats import Stats
 from headrace.broker.throttle import Throttle
 from headrace.cluster.image import Image
@@ -106,15 +106,13 @@ class DelayedProduce(DelayedOperation):
 class DelayedFetch(DelayedOperation):
     """A reader that waits until enough bytes are there."""
 
-    __slots__ = ("_limits", "_looked", "_manager", "_reply", "_wanted")
+    __slots__ = ("_limits", "_looked", "_manager", "_reader", "_reply")
 
-    def __init__(
-        self, manager: ReplicaManager, limits: FetchLimits, wanted: Mapping[Key, Wanted], reply: FetchReply
-    ) -> None:
+    def __init__(self, manager: ReplicaManager, limits: FetchLimits, reader: Reader, reply: FetchReply) -> None:
         super().__init__()
         self._manager = manager
         self._limits = limits
-        self._wanted = wanted
+        self._reader = reader
         self._reply = reply
         self._looked = False
 
@@ -122,13 +120,20 @@ class DelayedFetch(DelayedOperation):
         if not self._looked:
             self._looked = True  # it waits because everything was read a moment ago
             return False
-        return self._manager.enough(self._limits, self._wanted)
+        return self._manager.enough(self._limits, self._reader)
 
     def on_complete(self) -> None:
-        self._reply(self._manager.read(self._limits, self._wanted)[0])
+        reader = self._reader
+        reader.waiting = None
+        if reader.full:
+            reader.stir_all()
+        self._reply(self._manager.read(self._limits, reader)[0])
 
     def on_cancel(self, error: KafkaError) -> None:
         self.on_complete()
+
+    def hurry(self) -> None:
+        self._manager.fetches.complete(self)
 
 
 class ReplicaManager:
@@ -154,8 +159,6 @@ class ReplicaManager:
         self._image = image
         self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
         self._moved: dict[Partition, None] = {}
-        self._moving: Partition | None = None
-        """Whose waiters are being looked at."""
         self._call_later = call_later or (lambda _, callback: call_soon(callback))
         self._unannounced: dict[Partition, None] = {}
         self.throttle = Throttle()
@@ -164,6 +167,8 @@ class ReplicaManager:
         """Whether consumers are sent to a replica in their rack, and followers serve them (KIP-392)."""
         self.on_removed: Callable[[Partition], None] | None = None
         """Told before a partition leaves this broker."""
+        self.on_trimmed: Callable[[Partition], None] | None = None
+        """Told when a log has come to start later."""
         self.on_caught_up: Callable[[Partition, int], None] | None = None
         """Told when a follower outside the in-sync set has come far enough to join it."""
 
@@ -277,64 +282,82 @@ class ReplicaManager:
 
     # --- fetching
 
-    def fetch(self, limits: FetchLimits, wanted: Mapping[Key, Wanted], reply: FetchReply) -> None:
+    def fetch(self, limits: FetchLimits, reader: Reader, reply: FetchReply) -> None:
         """Reads; `reply` is called with what is there once it is enough, fails, or the wait is over."""
-        results, settled = self.read(limits, wanted, fresh=True)
-        if settled or limits.max_wait_ms <= 0 or not wanted:
+        reader.fetches(limits.replica_id, limits.broker_epoch, self._clock.monotonic())
+        results, settled = self.read(limits, reader, fresh=True)
+        if settled or limits.max_wait_ms <= 0 or not reader.places:
             reply(results)
             return
-        watched = [p for key in wanted if (p := self._partitions.get(key)) is not None]
+        delayed = DelayedFetch(self, limits, reader, reply)
         try:
-            self.fetches.add(DelayedFetch(self, limits, wanted, reply), watched, limits.max_wait_ms)
+            self.fetches.add(delayed, (reader,), limits.max_wait_ms)
         except PurgatoryFull:
             reply(results)
+            return
+        reader.waiting = delayed
+        for place in reader.stirred:
+            place.watch(self._partitions[place.key])
 
-    def read(
-        self, limits: FetchLimits, wanted: Mapping[Key, Wanted], *, fresh: bool = False
-    ) -> tuple[list[Fetched], bool]:
-        """Reads every partition once, within the limits; the second value says that there is no reason to wait."""
+    def read(self, limits: FetchLimits, reader: Reader, *, fresh: bool = False) -> tuple[list[Fetched], bool]:
+        """Reads once, within the limits, what was stirred; the second value says that there is no reason to wait.
+
+        With `fresh` it is a request that has just come: what a follower asks for then says how far it is. Only such a
+        look settles a partition for a follower, because after any move it may have become fit for the in-sync set.
+        """
         results: list[Fetched] = []
+        replica = limits.replica_id >= 0
         left, some, settled = limits.max_bytes, False, False
-        for key, want in wanted.items():
-            found = self._read_one(key, want, limits, left, not some, fresh)
+        for place in list(reader.stirred):
+            want, partition = place.want, self._partitions.get(place.key)
+            found = self._read_one(partition, place.key, want, limits, left, not some, fresh)
+            results.append(found)
             if found.error is not None or found.diverging is not None or found.preferred_replica >= 0:
                 settled = True
             elif found.size:
                 some = True
                 left = max(0, left - found.size)
-            elif limits.replica_id >= 0 and self._mark_is_news(self._partitions[key], want):
-                settled = True
-            results.append(found)
+                # Who gave something goes behind those who had to wait for their share of the answer.
+                del reader.stirred[place]
+                reader.stirred[place] = None
+            elif partition is not None:
+                if replica and self._mark_is_news(partition, want):
+                    settled = True
+                elif (
+                    (fresh or not replica)
+                    and self._at_end(partition, want, replica)
+                    and reader.knows(place, found.high_watermark, found.log_start_offset)
+                ):
+                    reader.settle(place, partition)
         return results, settled or (some and limits.max_bytes - left >= limits.min_bytes) or limits.min_bytes <= 0
+
+    def _at_end(self, partition: Partition, want: Wanted, replica: bool) -> bool:
+        return want.offset >= (partition.log.log_end_offset if replica else partition.high_watermark)
 
     def _mark_is_news(self, partition: Partition, want: Wanted) -> bool:
         """Whether a follower should hear of a new high watermark now."""
         return min(partition.announced, want.offset) > want.high_watermark
 
-    def enough(self, limits: FetchLimits, wanted: Mapping[Key, Wanted]) -> bool:
-        """Whether a reader that waits would get what it waits for, or an error.
-
-        Most wait for a single byte: then only the partition that has just moved can have changed the answer.
-        """
-        moved = self._moving
-        if moved is not None and limits.min_bytes <= 1:
-            names: tuple[Key, Key] = ((moved.topic_id, moved.index), (moved.topic, moved.index))
-            wanted = {name: wanted[name] for name in names if name in wanted} or wanted
+    def enough(self, limits: FetchLimits, reader: Reader) -> bool:
+        """Whether a reader that waits would get what it waits for, or an error."""
         total, replica = 0, limits.replica_id >= 0
         by_followers = self.rack_aware and not replica
-        for key, want in wanted.items():
-            partition = self._partitions.get(key)
+        for place in list(reader.stirred):
+            want, partition = place.want, self._partitions.get(place.key)
             if partition is None or (partition.progress is None and not by_followers):
                 return True
             if want.current_leader_epoch not in (-1, partition.leader_epoch):
                 return True
-            log_end = partition.log.log_end_offset
-            if want.offset > log_end or partition.log.failure is not None:
+            log = partition.log
+            if want.offset > log.log_end_offset or log.failure is not None:
                 return True
             if replica and self._mark_is_news(partition, want):
                 return True
-            end = log_end if replica else partition.high_watermark
-            if want.offset >= end or (replica and self._throttled(partition, limits.replica_id)):
+            if self._at_end(partition, want, replica):
+                if not replica and reader.knows(place, partition.high_watermark, log.log_start_offset):
+                    reader.settle(place, partition)
+                continue
+            if replica and self._throttled(partition, limits.replica_id):
                 continue
             if limits.min_bytes <= 1:
                 return True
@@ -346,8 +369,16 @@ class ReplicaManager:
                 return True
         return False
 
-    def _read_one(self, key: Key, want: Wanted, limits: FetchLimits, left: int, first: bool, fresh: bool) -> Fetched:
-        partition = self._partitions.get(key)
+    def _read_one(
+        self,
+        partition: Partition | None,
+        key: Key,
+        want: Wanted,
+        limits: FetchLimits,
+        left: int,
+        first: bool,
+        fresh: bool,
+    ) -> Fetched:
         is_replica = limits.replica_id >= 0
         try:
             if partition is None:
@@ -379,8 +410,7 @@ class ReplicaManager:
         replica = limits.replica_id
         now = self._clock.monotonic()
         if partition.follower_fetched(replica, want.offset, limits.broker_epoch, now, want.log_start_offset):
-            self.wake(partition)
-            self._announce(partition)
+            self._mark_moved(partition)
         if partition.may_join(replica) and self.on_caught_up is not None:
             self.on_caught_up(partition, replica)
 
@@ -402,6 +432,15 @@ class ReplicaManager:
 
     # --- waking those who wait
 
+    def advance(self, partition: Partition) -> None:
+        """Looks whether the high watermark may move, for example because min.insync.replicas was lowered."""
+        if partition.advance():
+            self._mark_moved(partition)
+
+    def _mark_moved(self, partition: Partition) -> None:
+        self.wake(partition)
+        self._announce(partition)
+
     def _announce(self, partition: Partition) -> None:
         """Followers hear of a new high watermark with the next batch, or a moment later without one."""
         if not self._unannounced:
@@ -410,16 +449,18 @@ class ReplicaManager:
 
     def _announce_all(self) -> None:
         moved, self._unannounced = self._unannounced, {}
+        waiting: dict[Reader, None] = {}
         for partition in moved:
             partition.announced = partition.high_watermark
-            self._look_at_fetches(partition)
+            self._stir(partition, waiting)
+        for reader in waiting:
+            self.fetches.check(reader)
 
-    def _look_at_fetches(self, partition: Partition) -> None:
-        self._moving = partition
-        try:
-            self.fetches.check(partition)
-        finally:
-            self._moving = None
+    def trimmed(self, partition: Partition) -> None:
+        """A log starts later than before: its readers and its leader hear of it."""
+        self.wake(partition)
+        if self.on_trimmed is not None:
+            self.on_trimmed(partition)
 
     def wake(self, partition: Partition) -> None:
         """Something moved in this partition: look at its waiters when this turn of the loop is done."""
@@ -427,8 +468,29 @@ class ReplicaManager:
             self._call_soon(self._wake_all)
         self._moved[partition] = None
 
+    def is_moving(self, partition: Partition) -> bool:
+        """Whether its readers have still to hear of the last move, and their followers' idle time to be noted."""
+        return partition in self._moved
+
     def _wake_all(self) -> None:
         moved, self._moved = self._moved, {}
+        waiting: dict[Reader, None] = {}
         for partition in moved:
             self.produces.check(partition)
-            self._look_at_fetches(partition)
+            if partition.readers:
+                self._stir(partition, waiting)
+        for reader in waiting:
+            self.fetches.check(reader)
+
+    def _stir(self, partition: Partition, waiting: dict[Reader, None]) -> None:
+        """Tells the readers of a partition to look at it. One that asks for nothing now need not be told again."""
+        for place in list(partition.readers):
+            reader = place.reader
+            if place not in reader.stirred:
+                reader.stirred[place] = None
+                if reader.replica_id >= 0:
+                    partition.follower_was_idle(place)
+            if reader.waiting is None:
+                place.unwatch()
+            else:
+                waiting[reader] = None

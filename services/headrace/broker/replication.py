@@ -1,13 +1,15 @@
 """The followers' side of replication: one connection to each leader broker, always asking, over Kafka's own Fetch.
 
-A partition that is added interrupts the fetch that waits at its leader, so that a new follower begins to copy at once
-and an acks=all producer does not wait for somebody else's long poll.
+A partition that is added does not wait for somebody else's long poll: the next request follows at once on the same
+connection, which makes the leader answer the one that waits. So a new follower begins to copy, and an acks=all producer
+gets its acknowledgement, without naming everything again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -25,6 +27,9 @@ from headrace.wire.fetch_client import parse_response, write_request
 from headrace.wire.protocol import ApiKey
 
 log = logging.getLogger(__name__)
+
+IN_FLIGHT = 2
+"""Requests to one leader: one that waits there, and one that cuts it short."""
 
 
 class LeaderConnection(Protocol):
@@ -85,6 +90,12 @@ class Replication:
         if leader is not None:
             self._leaders[leader].remove(partition)
 
+    def refresh(self, partition: Partition) -> None:
+        """Tells the leader, with the next request, that this replica's log starts later."""
+        leader = self._of.get(partition)
+        if leader is not None:
+            self._leaders[leader].refresh(partition)
+
     async def close(self) -> None:
         await asyncio.gather(*(loop.close() for loop in self._leaders.values()))
 
@@ -130,6 +141,9 @@ class LeaderLoop:
     def remove(self, partition: Partition) -> None:
         self._fetcher.remove(partition)
 
+    def refresh(self, partition: Partition) -> None:
+        self._fetcher.refresh(partition)
+
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -157,32 +171,48 @@ class LeaderLoop:
         client = await self._replication.connect(*address, self._replication.client_id, timeout)
         self._fetcher.reset_session()
         clock = self._replication.clock
+        asked: deque[asyncio.Future[memoryview]] = deque()
         try:
             while len(self._fetcher):
-                self._changed.clear()
-                request = self._fetcher.request(clock.monotonic())
-                if request is None:
-                    await self._pause(self._fetcher.next_retry(clock.monotonic()) or self._replication.backoff)
-                    continue
-                body = await self._ask(client, write_request(HIGHEST, request))
-                if body is None:
-                    return
-                response = parse_response(HIGHEST, body)
-                self._replication.moved(self._fetcher.received(response, clock.monotonic(), clock.time_ms()))
+                if not asked or self._may_follow_up(asked):
+                    self._changed.clear()
+                    request = self._fetcher.request(clock.monotonic())
+                    if request is not None:
+                        asked.append(client.send(ApiKey.FETCH, HIGHEST, [write_request(HIGHEST, request)]))
+                    elif not asked:
+                        await self._pause(self._fetcher.next_retry(clock.monotonic()) or self._replication.backoff)
+                        continue
+                body = await self._answer(asked)
+                if body is not None:
+                    response = parse_response(HIGHEST, body)
+                    self._replication.moved(self._fetcher.received(response, clock.monotonic(), clock.time_ms()))
         finally:
             client.close()
 
-    async def _ask(self, client: LeaderConnection, body: bytes) -> memoryview | None:
-        """The answer; None when a partition was added meanwhile, and the connection is of no more use."""
-        answer = client.send(ApiKey.FETCH, HIGHEST, [body])
-        changed = asyncio.ensure_future(self._changed.wait())
-        waits: list[asyncio.Future[Any]] = [answer, changed]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else None
-        finally:
-            changed.cancel()
-            answer.cancel()
+    def _may_follow_up(self, asked: deque[asyncio.Future[memoryview]]) -> bool:
+        return len(asked) < IN_FLIGHT and self._changed.is_set() and self._fetcher.in_session
+
+    async def _answer(self, asked: deque[asyncio.Future[memoryview]]) -> memoryview | None:
+        """The answer to the oldest request; None when it need not be waited for to ask for more.
+
+        That is so when a partition was added, or when one that was refused may be asked for again: the leader of a new
+        epoch often hears of it later than its followers.
+        """
+        oldest = asked[0]
+        if not oldest.done() and self._fetcher.in_session and len(asked) < IN_FLIGHT:
+            changed = asyncio.ensure_future(self._changed.wait())
+            waits: list[asyncio.Future[Any]] = [oldest, changed]
+            due = self._fetcher.due_in(self._replication.clock.monotonic())
+            try:
+                await asyncio.wait(waits, timeout=due, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if not oldest.done():
+                self._changed.set()
+                return None
+        body = await oldest
+        asked.popleft()
+        return body
 
     async def _pause(self, seconds: float) -> None:
         """Waits for `seconds`, or until a partition is added."""

@@ -145,6 +145,7 @@ class BrokerService:
             settings["replica.socket.timeout.ms"] / 1000,
             outside.connect,
         )
+        self.replicas.on_trimmed = self.followers.refresh
         self.control = ReplicaControl(self.replicas, self.log_dirs, self.followers, self.clock, lambda: self._epoch)
         controller = ControllerClient(self.follower, self._channels, self.clock)
         self.broker = Broker(
@@ -263,6 +264,7 @@ class BrokerService:
             incarnation_id=uuid.UUID(int=self.random.getrandbits(128)).hex,
             rack=self.settings["broker.rack"],
             attributes={"grpc_host": grpc.host} if grpc.host != kafka[0] else {},
+            lineage_id=self.log_dirs.lineage,
         )
 
     @property
@@ -300,6 +302,7 @@ class BrokerService:
                 except KafkaError as error:
                     log.error("%r keeps its settings: %s", partition, error)
                 self.replicas.update_throttled(partition, new)
+                self.replicas.advance(partition)
         self._take_rates(new)
 
     def _take_rates(self, image: Image) -> None:

@@ -95,7 +95,7 @@ async def _print(
         records = await consumer.poll(1.0, min(left, 5_000))
         lines = []
         for record in records:
-            stop = stops.get((record.topic, record.partition))  # type: ignore[call-overload]
+            stop = stops.get(TopicPartition(record.topic, record.partition))
             if stop is None or record.offset < stop:
                 lines.append(show(record))
         left -= len(lines)

@@ -21,6 +21,7 @@ Group = Annotated[str, typer.Argument(help="The group's id.", metavar="GROUP")]
 @app.command("list")
 def list_groups(
     state: Annotated[list[str] | None, typer.Option("--state", help="Only Stable, Empty, ...")] = None,
+    kind: Annotated[list[str] | None, typer.Option("--type", help="Only classic or consumer.")] = None,
     output: Output = Format.TABLE,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -33,7 +34,7 @@ def list_groups(
 
     async def work() -> None:
         async with session.admin(bootstrap) as admin:
-            found = await admin.list_groups(state or ())
+            found = await admin.list_groups(state or (), kind or ())
         show([{"group": group, "state": where} for group, where in found.items()], output, empty="no groups yet")
 
     session.run(work())
@@ -99,8 +100,12 @@ def reset_offsets(
     group: Group,
     topics: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only these; all it has without.")] = None,
     to: Annotated[
-        str, typer.Option("--to", help="beginning, end, an offset, @MS, 2026-01-31T12:00 or -15m.", metavar="PLACE")
-    ] = "beginning",
+        str | None,
+        typer.Option("--to", help="beginning, end, an offset, @MS, 2026-01-31T12:00 or -15m.", metavar="PLACE"),
+    ] = None,
+    shift: Annotated[
+        int | None, typer.Option("--shift", help="So many records on (or back) from where it is now.", metavar="N")
+    ] = None,
     yes: Yes = False,
     output: Output = Format.TABLE,
     bootstrap: Bootstrap = None,
@@ -108,6 +113,7 @@ def reset_offsets(
     """Set where a group without members goes on; without --yes only shows what would change.
 
     Example: headrace groups reset-offsets billing --topic orders --to -1h --yes
+    Example: headrace groups reset-offsets billing --shift -100
     """
     from headrace.cli import session
     from headrace.cli.output import show
@@ -115,8 +121,10 @@ def reset_offsets(
     from headrace.client import OffsetAndMetadata
     from headrace.config import InvalidConfig
 
+    if (to is None) == (shift is None):
+        session.fail("where to? Give either --to PLACE or --shift N", session.USAGE)
     try:
-        place = parse_place(to, time.time_ns() // 1_000_000)
+        place = parse_place(to, time.time_ns() // 1_000_000) if to is not None else None
     except InvalidConfig as error:
         session.fail(error.message, session.USAGE)
 
@@ -124,7 +132,8 @@ def reset_offsets(
         async with session.admin(bootstrap) as admin:
             before = await admin.list_group_offsets(group)
             wanted = await _partitions(admin, topics, before)
-            after = await _place(admin, wanted, place)
+            shifted = {p: before[p].offset + (shift or 0) for p in wanted if p in before}
+            after = await _place(admin, wanted, place) if place else await _within(admin, shifted)
             if yes and after:
                 await admin.alter_group_offsets(group, {p: OffsetAndMetadata(offset) for p, offset in after.items()})
         rows = [
@@ -152,15 +161,23 @@ async def _partitions(admin: Any, topics: list[str] | None, before: Any) -> list
     return [TopicPartition(name, i) for name in topics for i in range(len(described[name].partitions))]
 
 
-async def _place(admin: Any, wanted: list[Any], place: Any) -> dict[Any, int]:
+async def _within(admin: Any, wanted: dict[Any, int]) -> dict[Any, int]:
+    """The offsets, or the nearest ones that there are."""
     from headrace.client import EARLIEST, LATEST
 
-    starts = {p: at.offset for p, at in (await admin.list_offsets(dict.fromkeys(wanted, EARLIEST))).items()}
-    ends = {p: at.offset for p, at in (await admin.list_offsets(dict.fromkeys(wanted, LATEST))).items()}
+    starts = await admin.list_offsets(dict.fromkeys(wanted, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(wanted, LATEST))
+    return {p: min(max(offset, starts[p].offset), ends[p].offset) for p, offset in wanted.items()}
+
+
+async def _place(admin: Any, wanted: list[Any], place: Any) -> dict[Any, int]:
+    from headrace.client import LATEST
+
     if place.offset is not None:
-        return {p: min(max(place.offset, starts[p]), ends[p]) for p in wanted}
+        return await _within(admin, dict.fromkeys(wanted, place.offset))
+    ends = {p: at.offset for p, at in (await admin.list_offsets(dict.fromkeys(wanted, LATEST))).items()}
     if place.last is not None:
-        return {p: max(starts[p], ends[p] - place.last) for p in wanted}
+        return await _within(admin, {p: ends[p] - place.last for p in wanted})
     found = await admin.list_offsets(dict.fromkeys(wanted, place.time))
     return {p: at.offset if at.offset >= 0 else ends[p] for p, at in found.items()}
 

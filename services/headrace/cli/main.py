@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import cluster, configs, groups, logs, partitions, perf, profile, records, topics
+from headrace.cli import cluster, configs, groups, logs, partitions, perf, profile, records, spark, topics
 
 app = typer.Typer(
     name="headrace",
@@ -28,6 +28,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(logs.app, name="log")
 app.add_typer(perf.app, name="perf")
 app.add_typer(profile.app, name="profile")
+app.add_typer(spark.app, name="spark")
 app.command()(records.produce)
 app.command()(records.consume)
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from headrace.cli import session
@@ -74,7 +75,7 @@ def produce(topic: str, records: int, size: int, rate: float, settings: dict[str
             meter = Meter("produced")
             clock = time.perf_counter
 
-            def done(future: asyncio.Future[Any], sent: float) -> None:
+            def done(sent: float, future: asyncio.Future[Any]) -> None:
                 error = future.exception()
                 if error is not None:
                     failed.append(error)
@@ -88,7 +89,7 @@ def produce(topic: str, records: int, size: int, rate: float, settings: dict[str
                         break
                     except BufferFull as full:
                         await producer.room(full)
-                future.add_done_callback(lambda f, sent=clock(): done(f, sent))  # type: ignore[misc]
+                future.add_done_callback(partial(done, clock()))
                 if rate and (ahead := meter.began + (n + 1) / rate - clock()) > 0:
                     await asyncio.sleep(ahead)
                     meter.add(1, size)

@@ -14,7 +14,7 @@ No I/O and no clock of its own: every question comes with the time. Rules that h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,18 @@ class Rules:
 class ProducerBatch:
     """Records that travel together, and who waits for them."""
 
-    __slots__ = ("attempts", "builder", "created", "memory", "not_before", "partition", "sealed", "sequence", "waiting")
+    __slots__ = (
+        "attempts",
+        "builder",
+        "created",
+        "expired",
+        "memory",
+        "not_before",
+        "partition",
+        "sealed",
+        "sequence",
+        "waiting",
+    )
 
     def __init__(self, partition: TopicPartition, created: float) -> None:
         self.partition = partition
@@ -96,6 +107,8 @@ class ProducerBatch:
         self.not_before = 0.0
         self.sequence = NO_SEQUENCE
         self.sealed: bytearray | None = None
+        self.expired = False
+        """Whoever waits was told that it is too late; the batch keeps its place until the broker has answered."""
 
     def __repr__(self) -> str:
         return f"<batch of {self.builder.count} for {self.partition}, sequence {self.sequence}>"
@@ -180,7 +193,7 @@ class Accumulator:
         timestamp: int,
         key: bytes | None,
         value: bytes | None,
-        headers: Iterable[Header],
+        headers: Sequence[Header],
         size: int,
         waiting: Any,
         now: float,
@@ -208,7 +221,7 @@ class Accumulator:
             self._active[partition] = queue
             batch = ProducerBatch(partition, now)
             pending.append(batch)
-        batch.builder.append(timestamp, key, value, headers)  # type: ignore[arg-type]
+        batch.builder.append(timestamp, key, value, headers)
         batch.waiting.append((waiting, timestamp))
         batch.memory += size
         self.memory_used += size
@@ -287,22 +300,24 @@ class Accumulator:
         best: float | None = None
         for partition in partitions:
             queue = self._active.get(partition)
-            if queue is None:
-                continue
-            if queue.retries:
-                at = min(queue.retries[0].created + self.rules.delivery_timeout, queue.retries[0].not_before)
-                if queue.blocked or at <= now:
-                    at = queue.retries[0].created + self.rules.delivery_timeout
-            elif queue.pending:
-                head = queue.pending[0]
-                at = head.created + self.rules.linger
-                if at <= now:
-                    at = head.created + self.rules.delivery_timeout
-            else:
-                continue
-            if best is None or at < best:
+            at = self._next_time(queue, now) if queue is not None else None
+            if at is not None and (best is None or at < best):
                 best = at
         return best
+
+    def _next_time(self, queue: PartitionQueue, now: float) -> float | None:
+        timeout = self.rules.delivery_timeout
+        times = [batch.created + timeout for batch in queue.in_flight if not batch.expired]
+        if queue.retries:
+            head = queue.retries[0]
+            times.append(head.created + timeout)
+            if not queue.blocked and head.not_before > now:
+                times.append(head.not_before)
+        elif queue.pending:
+            head = queue.pending[0]
+            lingered = head.created + self.rules.linger
+            times.append(lingered if lingered > now else head.created + timeout)
+        return min(times, default=None)
 
     def _seal(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if self.producer_id is not None and batch.sequence == NO_SEQUENCE:
@@ -334,10 +349,10 @@ class Accumulator:
             # It is in the log, so long ago that the broker no longer knows its offset.
             self.complete(batch, -1)
             return False
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.builder.count > 1:
+        expired = now >= batch.created + self.rules.delivery_timeout
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.builder.count > 1 and not expired:
             self._split(queue, batch)
             return True
-        expired = now >= batch.created + self.rules.delivery_timeout
         again = error.code.retriable
         if self.producer_id is not None and error.code in _LOST_SEQUENCE:
             again = queue.epoch < 2**15 - 1
@@ -380,12 +395,20 @@ class Accumulator:
         self._again(queue, batch, halves)
 
     def expire(self, now: float) -> list[ProducerBatch]:
-        """Fails what waited for `delivery.timeout.ms` and is not in flight. What is in flight waits for its answer."""
-        limit = now - self.rules.delivery_timeout
+        """Fails what was not delivered within `delivery.timeout.ms`; returns what thereby left its line.
+
+        A batch in flight stays in line until it is answered, so that nothing overtakes it, but nobody waits for it.
+        """
+        # The same sum as in `next_time`: a difference may say otherwise by a rounding, and it would be asked for ever.
+        timeout = self.rules.delivery_timeout
         found = []
         for queue in self._active.values():
             for line in (queue.retries, queue.pending):
-                found += [batch for batch in line if batch.created <= limit]
+                found += [batch for batch in line if batch.created + timeout <= now]
+            for batch in queue.in_flight:
+                if batch.created + timeout <= now and not batch.expired:
+                    batch.expired = True
+                    self._tell(batch, self._too_late(batch))
         for batch in found:
             queue = self.queues[batch.partition]
             (queue.retries if batch in queue.retries else queue.pending).remove(batch)
@@ -408,10 +431,14 @@ class Accumulator:
             self._fail(batch, error)
 
     def _fail(self, batch: ProducerBatch, error: KafkaError) -> None:
+        self._tell(batch, error)
+        self._leave(batch)
+
+    @staticmethod
+    def _tell(batch: ProducerBatch, error: KafkaError) -> None:
         for future, _ in batch.waiting:
             if future is not None and not future.done():
                 future.set_exception(error)
-        self._leave(batch)
 
     def _leave(self, batch: ProducerBatch) -> None:
         queue = self.queues[batch.partition]

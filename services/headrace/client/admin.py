@@ -10,7 +10,7 @@ from headrace.client.cluster import Cluster, error_of, raise_for
 from headrace.client.config import ADMIN_KEYS, Config
 from headrace.client.group_admin import GroupAdmin
 from headrace.client.types import OffsetAndTimestamp, TopicPartition
-from headrace.cluster.image import Image, Partition, Topic
+from headrace.cluster.image import Image, Node, Partition, Topic
 from headrace.cluster.protos import partition_from_proto, topic_from_proto
 from headrace.errors import ErrorCode, KafkaError
 from headrace.v1 import broker_pb2, common_pb2
@@ -106,6 +106,15 @@ class Admin(GroupAdmin):
         """
         return self._cluster.image
 
+    @property
+    def connected(self) -> bool:
+        """Whether `image` is being kept up to date; else it is the last one that came.
+
+        >>> admin.connected  # doctest: +SKIP
+        True
+        """
+        return self._cluster.follower.server is not None
+
     def on_change(self, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever `image` is another one.
 
@@ -162,15 +171,28 @@ class Admin(GroupAdmin):
         request.topics.extend(common_pb2.TopicPartition(topic=name) for name in names)
         return _errors((await self._control("DeleteTopics", request)).topics)
 
-    async def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
-        """Grows a topic to `count` partitions.
+    async def create_partitions(
+        self, topic: str, count: int, assignments: Sequence[Sequence[int]] = (), *, validate_only: bool = False
+    ) -> None:
+        """Grows a topic to `count` partitions; `assignments` are the replicas of each new one.
 
         >>> await admin.create_partitions("orders", 6)  # doctest: +SKIP
         """
         request = pb.CreatePartitionsRequest(validate_only=validate_only, timeout_ms=self._timeout_ms())
-        request.topics.add(name=topic, count=count)
+        placed = [pb.ReplicaAssignment(partition=i, replicas=r) for i, r in enumerate(assignments)]
+        request.topics.add(name=topic, count=count, assignments=placed)
         response = await self._control("CreatePartitions", request)
         raise_for(response.topics[0].error)
+
+    async def increase_partitions(self, counts: Mapping[str, int]) -> dict[str, KafkaError | None]:
+        """Grows many topics in one call; the answer says for each name why it failed, or None.
+
+        >>> await admin.increase_partitions({"orders": 6, "payments": 12})  # doctest: +SKIP
+        """
+        request = pb.CreatePartitionsRequest(timeout_ms=self._timeout_ms())
+        for name, count in counts.items():
+            request.topics.add(name=name, count=count)
+        return _errors((await self._control("CreatePartitions", request)).topics)
 
     async def list_topics(self, *, internal: bool = False) -> list[str]:
         """Names of all topics, sorted.
@@ -231,6 +253,22 @@ class Admin(GroupAdmin):
             alteration.operations.add(name=key, kind=_KINDS["delete"])
         (result,) = (await self._control("AlterConfigs", request)).results
         raise_for(result.error)
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]]
+    ) -> dict[str, KafkaError | None]:
+        """Changes settings of many topics in one call; None takes a setting back. The answer is as in `create_topics`.
+
+        >>> await admin.alter_topic_configs({"orders": {"retention.ms": "1", "segment.ms": None}})  # doctest: +SKIP
+        """
+        request = pb.AlterConfigsRequest()
+        for name, values in changes.items():
+            alteration = request.alterations.add(resource=_resource("topic", name))
+            for key, value in values.items():
+                kind = _KINDS["delete" if value is None else "set"]
+                alteration.operations.add(name=key, kind=kind, value=value or "")
+        results = (await self._control("AlterConfigs", request)).results
+        return {result.resource.name: error_of(result.error) if result.error.code else None for result in results}
 
     # --- leaders and moves
 
@@ -314,13 +352,29 @@ class Admin(GroupAdmin):
 
         >>> await admin.describe_log_dirs(0)  # doctest: +SKIP
         """
+        answer: broker_pb2.DescribeLogDirsResponse = await self._cluster.call(
+            self._cluster.broker(self._node(broker)).DescribeLogDirs, broker_pb2.DescribeLogDirsRequest()
+        )
+        return answer
+
+    async def alter_replica_log_dirs(
+        self, broker: int, moves: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Moves replicas of a broker to other directories of its own; they are copied while the old ones serve.
+
+        >>> await admin.alter_replica_log_dirs(0, {TopicPartition("orders", 0): "/disk2"})  # doctest: +SKIP
+        """
+        request = broker_pb2.AlterReplicaLogDirsRequest()
+        for partition, path in moves.items():
+            request.moves.add(partition=_proto(partition), path=path)
+        stub = self._cluster.broker(self._node(broker))
+        return _partition_errors((await self._cluster.call(stub.AlterReplicaLogDirs, request)).results)
+
+    def _node(self, broker: int) -> Node:
         node = self.image.brokers.get(broker)
         if node is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not alive")
-        answer: broker_pb2.DescribeLogDirsResponse = await self._cluster.call(
-            self._cluster.broker(node).DescribeLogDirs, broker_pb2.DescribeLogDirsRequest()
-        )
-        return answer
+        return node
 
     # --- how the controller is asked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
@@ -48,8 +49,8 @@ class Backoff:
         self._chance = chance or random.Random()
 
     @classmethod
-    def of(cls, config: Config) -> Backoff:
-        return cls(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms"))
+    def of(cls, config: Config, chance: random.Random | None = None) -> Backoff:
+        return cls(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms"), chance)
 
     def pause(self, attempts: int) -> float:
         """Seconds to wait after the attempt with this number, from 1."""
@@ -57,18 +58,31 @@ class Backoff:
         return doubled * self._chance.uniform(0.8, 1.2)
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a client touches the world with: sockets and time, or what stands for them in a simulation."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    channels: Channels = field(default_factory=Channels)
+    chance: random.Random = field(default_factory=random.Random)
+
+
 class Cluster:
     """A connection to a cluster, shared by what is built on it."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, outside: Outside | None = None) -> None:
+        outside = outside or Outside()
         self.servers: tuple[str, ...] = config["bootstrap.servers"]
         self.client_id: str = config["client.id"]
-        self.clock = clock or SystemClock()
+        self.clock = outside.clock
+        self.chance = outside.chance
         self._connect_timeout = config.seconds("connect.timeout.ms")
         self._request_timeout = config.seconds("request.timeout.ms")
-        self.backoff = Backoff.of(config)
-        self.channels = Channels()
-        self.follower = ImageFollower(self.servers, self.channels, client_id=self.client_id, clock=self.clock)
+        self.backoff = Backoff.of(config, self.chance)
+        self.channels = outside.channels
+        self.follower = ImageFollower(
+            self.servers, self.channels, client_id=self.client_id, clock=self.clock, chance=self.chance
+        )
 
     @property
     def image(self) -> Image:
@@ -119,7 +133,7 @@ class Cluster:
         nodes = list(self.image.brokers.values())
         if not nodes:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the cluster has no live broker: start one")
-        return random.choice(nodes)
+        return self.chance.choice(nodes)
 
     async def controller(self, timeout: float) -> controller_pb2_grpc.ControllerAsyncStub:
         try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.client.admin import EARLIEST, LATEST, list_offsets
-from headrace.client.cluster import Cluster
+from headrace.client.cluster import Cluster, Outside
 from headrace.client.config import consumer_config
 from headrace.client.fetcher import Fetcher
 from headrace.client.group import ImageCoordinator, Membership, RebalanceListener
@@ -61,10 +61,11 @@ class Consumer:
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
+        outside: Outside | None = None,
         **config: Any,
     ) -> None:
         self._config = conf = consumer_config(config)
-        self._cluster = Cluster(conf)
+        self._cluster = Cluster(conf, outside)
         self._interceptors = list(interceptors)
         self._membership: Membership | None = None
         """For commits and, once `subscribed`, for the share of the group's partitions."""
@@ -109,6 +110,7 @@ class Consumer:
                 assign=self._take_share,
                 before_revoke=self._commit_quietly,
                 wake=self._fetcher.arrived.set,
+                chance=self._cluster.chance,
             )
             self._cluster.follower.listen(self._on_image)
 

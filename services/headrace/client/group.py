@@ -25,7 +25,7 @@ from headrace.client.consumer_protocol import (
 from headrace.client.types import OffsetAndMetadata, TopicPartition
 from headrace.cluster.coordination import coordinator_of
 from headrace.errors import ErrorCode, KafkaError
-from headrace.ports import Clock
+from headrace.ports import Clock, Random
 from headrace.v1 import common_pb2
 from headrace.v1 import coordinator_pb2 as pb
 
@@ -90,11 +90,12 @@ class Membership:
         assign: Owner,
         before_revoke: Callable[[], Awaitable[None]],
         wake: Callable[[], None] = lambda: None,
+        chance: Random | None = None,
     ) -> None:
         self._config = config
         self._coordinator = coordinator
         self._clock = clock
-        self._backoff = Backoff.of(config)
+        self._backoff = Backoff.of(config, chance)
         self._assignors = list(assignors)
         self._counts = counts
         self._owned = owned
@@ -308,6 +309,11 @@ class Membership:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Stores offsets; REBALANCE_IN_PROGRESS and the like mean that the partitions may be another member's."""
+        if self.topics and self.generation < 0:
+            # As from outside the group it could be taken, should the group be empty, though others have gone on since.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"not a member of {self.group_id} any more: poll to join again"
+            )
         request = pb.OffsetCommitRequest(member=self._member())
         for partition, at in offsets.items():
             request.offsets.add(

@@ -54,13 +54,13 @@ class GroupAdmin:
     _cluster: Cluster
     _timeout: float
 
-    async def list_groups(self, states: Iterable[str] = ()) -> dict[str, str]:
-        """Every group with its state; with `states` only those in one of them.
+    async def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, str]:
+        """Every group with its state; with `states` or `types` (classic, consumer) only those of one of them.
 
         >>> await admin.list_groups()  # doctest: +SKIP
         {'billing': 'Stable'}
         """
-        wanted = list(states)
+        request = pb.ListGroupsRequest(states=list(states), types=list(types))
 
         async def attempt(left: float) -> dict[str, str]:
             nodes = self._cluster.image.coordinators.values()
@@ -68,7 +68,6 @@ class GroupAdmin:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the cluster has no coordinator: start one")
             found: dict[str, str] = {}
             for node in nodes:
-                request = pb.ListGroupsRequest(states=wanted)
                 answer = await self._cluster.call(self._cluster.coordinator(node).ListGroups, request, left)
                 raise_for(answer.error)
                 found.update({group.group_id: group.state for group in answer.groups})
@@ -179,6 +178,29 @@ class GroupAdmin:
             except KafkaError as error:
                 found[group_id] = error
         return found
+
+    async def remove_group_members(
+        self, group_id: str, member_ids: Iterable[str] = (), *, instance_ids: Iterable[str] = ()
+    ) -> dict[str, KafkaError | None]:
+        """Sends members away, by id or by `group.instance.id`; neither: all of them. Live ones join again.
+
+        >>> await admin.remove_group_members("billing", instance_ids=["pod-3"])  # doctest: +SKIP
+        """
+        members = [pb.Member(member_id=each) for each in member_ids]
+        members += [pb.Member(group_instance_id=each) for each in instance_ids]
+        if not members:
+            members = [pb.Member(member_id=each.member_id) for each in (await self.describe_group(group_id)).members]
+
+        async def attempt(left: float) -> dict[str, KafkaError | None]:
+            request = pb.LeaveGroupRequest(group_id=group_id, members=members, reason="removed by an administrator")
+            answer = await self._ask(group_id, "LeaveGroup", request, left)
+            raise_for(answer.error)
+            return {
+                who.member_id or who.group_instance_id: error_of(error) if error.code else None
+                for who, error in zip(members, answer.members, strict=True)
+            }
+
+        return await self._cluster.until_done(attempt, self._timeout)
 
     async def _ask(self, group_id: str, method: str, request: Any, timeout: float) -> Any:
         node = coordinator_of(self._cluster.image, group_id)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from headrace.client.accumulator import Accumulator, BufferFull, ProducerBatch, Rules
 from headrace.client.batch_builder import record_size
-from headrace.client.cluster import TOPIC_GRACE, Cluster, raise_for
+from headrace.client.cluster import TOPIC_GRACE, Cluster, Outside, raise_for
 from headrace.client.config import CODECS, producer_config
 from headrace.client.partitioners import Partitioner, StickyPartitions, partition_for_key
 from headrace.client.sender import BrokerSender
@@ -60,10 +58,11 @@ class Producer:
         value_serializer: Serializer | None = None,
         partitioner: Partitioner | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
+        outside: Outside | None = None,
         **config: Any,
     ) -> None:
         self._config = conf = producer_config(config)
-        self._cluster = Cluster(conf)
+        self._cluster = Cluster(conf, outside)
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
         self._partitioner = partitioner
@@ -83,7 +82,7 @@ class Producer:
         )
         self._accumulator = Accumulator(rules)
         self._sticky = StickyPartitions(
-            conf["batch.size"], random.Random(), conf["partitioner.adaptive.partitioning.enable"]
+            conf["batch.size"], self._cluster.chance, conf["partitioner.adaptive.partitioning.enable"]
         )
         self._senders: dict[int, BrokerSender] = {}
         self._partition_names: dict[tuple[str, int], TopicPartition] = {}
@@ -210,7 +209,7 @@ class Producer:
         future: asyncio.Future[RecordMetadata] = loop.create_future()
         news = self._accumulator.append(
             where,
-            time.time_ns() // 1_000_000 if timestamp is None else timestamp,
+            self._cluster.clock.time_ms() if timestamp is None else timestamp,
             key_bytes,
             value_bytes,
             headers,

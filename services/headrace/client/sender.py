@@ -130,7 +130,7 @@ class BrokerSender:
             self._broken(stream, error)
         except asyncio.CancelledError:
             # A call that was cancelled on this side raises this as well; only the task's own end goes on.
-            if self._stream is stream:
+            if _ending():
                 raise
 
     def _open(self, node: Node) -> _Stream:
@@ -173,7 +173,7 @@ class BrokerSender:
         except grpc.aio.AioRpcError as failed:
             error = failed
         except asyncio.CancelledError:
-            if self._stream is stream:
+            if _ending():
                 raise
         if self._stream is stream:
             self._broken(stream, error)
@@ -216,3 +216,9 @@ class BrokerSender:
         for batch in batches:
             self._accumulator.refuse(batch, error, now)
         self._released(batches)
+
+
+def _ending() -> bool:
+    """Whether somebody asked the running task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,6 +1,7 @@
 """The same client for scripts and notebooks, without asyncio: same names, same settings, calls that wait.
 
-Each client runs a loop on a thread of its own, so it also works where another loop already runs (a notebook).
+Each client runs a loop on a thread of its own, so it also works where another loop already runs (a notebook). Methods
+are those of the async classes, wrapped by `_waits` and `_calls`: parameters, types and words are written once, there.
 
 >>> from headrace.client.sync import Consumer, Producer
 >>> with Producer() as producer:  # doctest: +SKIP
@@ -11,34 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import re
+import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from headrace import client
-from headrace.client.admin import ConfigEntry, NewTopic
-from headrace.client.consumer import Offsets
-from headrace.client.group import RebalanceListener
-from headrace.client.group_admin import GroupDescription
-from headrace.client.types import (
-    ConsumerRecord,
-    Headers,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    RecordMetadata,
-    TopicPartition,
-)
-from headrace.cluster.image import Image, Partition, Topic
-from headrace.errors import KafkaError
-from headrace.v1 import broker_pb2
+from headrace.client.types import ConsumerRecord, Headers, RecordMetadata
+from headrace.cluster.image import Image
 
 __all__ = ["Admin", "Consumer", "Producer"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class _LoopThread:
+class LoopThread:
     """A loop on a daemon thread, and ways to run things on it from any other."""
 
     def __init__(self, name: str) -> None:
@@ -71,18 +60,27 @@ class _LoopThread:
         self._loop.close()
 
 
-class Producer:
-    """`headrace.client.Producer` with calls that wait. Closed by `with` or `close`.
+class _Client(Protocol):
+    """What every async client has."""
 
-    >>> with Producer(bootstrap_servers="127.0.0.1:9094") as producer:  # doctest: +SKIP
-    ...     producer.send("orders", b"hello", key=b"k")
-    """
+    async def start(self) -> None: ...
 
-    def __init__(self, **config: Any) -> None:
-        self._producer = client.Producer(**config)
-        self._thread: _LoopThread | None = None
+    async def close(self) -> None: ...
 
-    def __enter__(self) -> Producer:
+
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
+
+
+class _Facade(Generic[C_co]):
+    """An async client and the thread it lives on while it is connected."""
+
+    def __init__(self, inner: C_co, life: _Client) -> None:
+        self._client = inner
+        self._life = life
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -90,37 +88,75 @@ class Producer:
         self.close()
 
     @property
-    def _on(self) -> _LoopThread:
+    def _on(self) -> LoopThread:
         if self._thread is None:
             self.start()
         assert self._thread is not None
         return self._thread
 
     def start(self) -> None:
-        """Connects; the first send does it as well."""
-        self._thread = _started(self._producer.start, "headrace producer")
+        """Connects; the first call does it as well."""
+        thread = LoopThread(f"headrace {type(self).__name__.lower()}")
+        try:
+            thread.run(self._life.start())
+        except BaseException:
+            thread.stop()
+            raise
+        self._thread = thread
+
+    def close(self) -> None:
+        """Does what the async client does at its end, and lets go."""
+        self._end(self._life.close)
+
+    def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.run(close())
+            thread.stop()
+
+
+def _waits(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Facade[C], P], T]:
+    """A coroutine method of an async client, as one that waits."""
+
+    @functools.wraps(method)
+    def waiting(self: _Facade[C], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._on.run(method(self._client, *args, **named))
+
+    return _said_for_sync(waiting)
+
+
+def _calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[_Facade[C], P], T]:
+    """A plain method of an async client; callbacks it is given run on the client's thread."""
+
+    @functools.wraps(method)
+    def calling(self: _Facade[C], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._on.call(method, self._client, *args, **named)
+
+    return _said_for_sync(calling)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _said_for_sync(function: F) -> F:
+    function.__doc__ = (function.__doc__ or "").replace("await ", "").replace("async ", "")
+    return function
+
+
+class Producer(_Facade[client.Producer]):
+    """`headrace.client.Producer` with calls that wait. Closed by `with` or `close`.
+
+    >>> with Producer(bootstrap_servers="127.0.0.1:9094") as producer:  # doctest: +SKIP
+    ...     producer.send("orders", b"hello", key=b"k")
+    """
+
+    def __init__(self, **config: Any) -> None:
+        inner = client.Producer(**config)
+        super().__init__(inner, inner)
 
     def close(self, timeout: float | None = None) -> None:
         """Sends what waits, and lets go."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            thread.run(self._producer.close(timeout))
-            thread.stop()
-
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        *,
-        key: Any = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp: int | None = None,
-    ) -> RecordMetadata:
-        """Sends a record and returns where it is."""
-        return self.send_nowait(
-            topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-        ).result()
+        self._end(lambda: self._client.close(timeout))
 
     def send_nowait(
         self,
@@ -134,19 +170,15 @@ class Producer:
     ) -> concurrent.futures.Future[RecordMetadata]:
         """Sends a record; the future says what became of it. Order is that of the calls."""
         return self._on.submit(
-            self._producer.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+            self._client.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
         )
 
-    def flush(self) -> None:
-        """Returns when everything sent so far was acknowledged or failed."""
-        self._on.run(self._producer.flush())
-
-    def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic."""
-        return self._on.run(self._producer.partitions_for(topic))
+    send = _waits(client.Producer.send)
+    flush = _waits(client.Producer.flush)
+    partitions_for = _waits(client.Producer.partitions_for)
 
 
-class Consumer:
+class Consumer(_Facade[client.Consumer]):
     """`headrace.client.Consumer` with calls that wait; iterate over it for records.
 
     >>> with Consumer(group_id="billing") as consumer:  # doctest: +SKIP
@@ -155,37 +187,12 @@ class Consumer:
     """
 
     def __init__(self, **config: Any) -> None:
-        self._consumer = client.Consumer(**config)
-        self._thread: _LoopThread | None = None
-
-    def __enter__(self) -> Consumer:
-        self.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    @property
-    def _on(self) -> _LoopThread:
-        if self._thread is None:
-            self.start()
-        assert self._thread is not None
-        return self._thread
-
-    def start(self) -> None:
-        """Connects; the first call does it as well."""
-        self._thread = _started(self._consumer.start, "headrace consumer")
-
-    def close(self) -> None:
-        """Commits (with auto commit), leaves the group and lets go."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            thread.run(self._consumer.close())
-            thread.stop()
+        inner = client.Consumer(**config)
+        super().__init__(inner, inner)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Record after record, for ever. A record counts as read when the next one is asked for."""
-        records = self._consumer.__aiter__()
+        records = self._client.__aiter__()
 
         async def following() -> ConsumerRecord:
             return await anext(records)
@@ -196,100 +203,31 @@ class Consumer:
             except StopAsyncIteration:
                 return
 
-    def partitions_for(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic."""
-        return self._on.run(self._consumer.partitions_for(topic))
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these partitions from now on."""
-        self._on.run(self._consumer.assign(partitions))
-
-    def subscribe(
-        self, topics: Iterable[str] | str | re.Pattern[str], listener: RebalanceListener | None = None
-    ) -> None:
-        """Reads these topics together with the group; the listener runs on the client's thread."""
-        self._on.run(self._consumer.subscribe(topics, listener))
-
-    def unsubscribe(self) -> None:
-        """Leaves the group and reads nothing."""
-        self._on.run(self._consumer.unsubscribe())
-
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions being read."""
-        return self._on.call(self._consumer.assignment)
-
-    def subscription(self) -> set[str]:
-        """The topics subscribed to."""
-        return self._on.call(self._consumer.subscription)
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Hands out nothing of these partitions until `resume`."""
-        self._on.call(self._consumer.pause, *partitions)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Goes on with partitions that were paused."""
-        self._on.call(self._consumer.resume, *partitions)
-
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        return self._on.call(self._consumer.paused)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record of `partition` is the one at `offset`."""
-        self._on.call(self._consumer.seek, partition, offset)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes to the first record that is kept."""
-        self._on.run(self._consumer.seek_to_beginning(*partitions))
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Goes after the last record."""
-        self._on.run(self._consumer.seek_to_end(*partitions))
-
-    def seek_to_timestamp(self, timestamp: int, *partitions: TopicPartition) -> None:
-        """Goes to the first record that is not older than `timestamp`."""
-        self._on.run(self._consumer.seek_to_timestamp(timestamp, *partitions))
-
-    def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record."""
-        return self._on.run(self._consumer.position(partition))
-
-    def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The first offset kept in each partition."""
-        return self._on.run(self._consumer.beginning_offsets(*partitions))
-
-    def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The offset after the last readable record of each partition."""
-        return self._on.run(self._consumer.end_offsets(*partitions))
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after a time in each partition."""
-        return self._on.run(self._consumer.offsets_for_times(times))
-
-    def lag(self, partition: TopicPartition) -> int:
-        """How many records are after the position."""
-        return self._on.run(self._consumer.lag(partition))
-
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records that were fetched; an empty list when none came within `timeout` seconds."""
-        return self._on.run(self._consumer.poll(timeout, max_records))
-
-    def commit(self, offsets: Offsets | None = None) -> None:
-        """Stores how far the group has come."""
-        self._on.run(self._consumer.commit(offsets))
-
-    def commit_nowait(
-        self, offsets: Offsets | None = None, callback: Callable[[Offsets, BaseException | None], None] | None = None
-    ) -> None:
-        """The same without waiting; the callback runs on the client's thread."""
-        self._on.call(self._consumer.commit_nowait, offsets, callback)
-
-    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed in these partitions."""
-        return self._on.run(self._consumer.committed(*partitions))
+    partitions_for = _waits(client.Consumer.partitions_for)
+    assign = _waits(client.Consumer.assign)
+    subscribe = _waits(client.Consumer.subscribe)
+    unsubscribe = _waits(client.Consumer.unsubscribe)
+    assignment = _calls(client.Consumer.assignment)
+    subscription = _calls(client.Consumer.subscription)
+    pause = _calls(client.Consumer.pause)
+    resume = _calls(client.Consumer.resume)
+    paused = _calls(client.Consumer.paused)
+    seek = _calls(client.Consumer.seek)
+    seek_to_beginning = _waits(client.Consumer.seek_to_beginning)
+    seek_to_end = _waits(client.Consumer.seek_to_end)
+    seek_to_timestamp = _waits(client.Consumer.seek_to_timestamp)
+    position = _waits(client.Consumer.position)
+    beginning_offsets = _waits(client.Consumer.beginning_offsets)
+    end_offsets = _waits(client.Consumer.end_offsets)
+    offsets_for_times = _waits(client.Consumer.offsets_for_times)
+    lag = _waits(client.Consumer.lag)
+    poll = _waits(client.Consumer.poll)
+    commit = _waits(client.Consumer.commit)
+    commit_nowait = _calls(client.Consumer.commit_nowait)
+    committed = _waits(client.Consumer.committed)
 
 
-class Admin:
+class Admin(_Facade[client.Admin]):
     """`headrace.client.Admin` with calls that wait.
 
     >>> with Admin() as admin:  # doctest: +SKIP
@@ -297,158 +235,42 @@ class Admin:
     """
 
     def __init__(self, **config: Any) -> None:
-        self._admin = client.Admin(**config)
-        self._thread: _LoopThread | None = None
-
-    def __enter__(self) -> Admin:
-        self.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    @property
-    def _on(self) -> _LoopThread:
-        if self._thread is None:
-            self.start()
-        assert self._thread is not None
-        return self._thread
-
-    def start(self) -> None:
-        """Connects; the first call does it as well."""
-        self._thread = _started(self._admin.start, "headrace admin")
-
-    def close(self) -> None:
-        """Lets go of every connection."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            thread.run(self._admin.close())
-            thread.stop()
+        inner = client.Admin(**config)
+        super().__init__(inner, inner)
 
     @property
     def image(self) -> Image:
         """The newest picture of the cluster."""
-        return self._on.call(lambda: self._admin.image)
+        return self._on.call(lambda: self._client.image)
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Calls `callback`, on the client's thread, whenever `image` is another one."""
-        self._on.call(self._admin.on_change, callback)
+    @property
+    def connected(self) -> bool:
+        """Whether `image` is being kept up to date."""
+        return self._on.call(lambda: self._client.connected)
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        configs: Mapping[str, str] | None = None,
-        *,
-        validate_only: bool = False,
-    ) -> None:
-        """Creates a topic and returns when its partitions have leaders."""
-        self._on.run(
-            self._admin.create_topic(name, partitions, replication_factor, configs, validate_only=validate_only)
-        )
-
-    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, KafkaError | None]:
-        """Creates topics; the answer says for each name why it failed, or None."""
-        return self._on.run(self._admin.create_topics(topics, validate_only=validate_only))
-
-    def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Deletes topics with all they hold."""
-        return self._on.run(self._admin.delete_topics(names))
-
-    def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
-        """Grows a topic to `count` partitions."""
-        self._on.run(self._admin.create_partitions(topic, count, validate_only=validate_only))
-
-    def list_topics(self, *, internal: bool = False) -> list[str]:
-        """Names of all topics, sorted."""
-        return self._on.run(self._admin.list_topics(internal=internal))
-
-    def describe_topics(self, names: Iterable[str] = ()) -> dict[str, Topic]:
-        """Topics with leaders, replicas and in-sync replicas."""
-        return self._on.run(self._admin.describe_topics(names))
-
-    def describe_configs(self, kind: str, name: str) -> list[ConfigEntry]:
-        """Every setting of a topic or a broker."""
-        return self._on.run(self._admin.describe_configs(kind, name))
-
-    def alter_configs(
-        self,
-        kind: str,
-        name: str,
-        set: Mapping[str, str] | None = None,
-        delete: Iterable[str] = (),
-        append: Mapping[str, str] | None = None,
-        subtract: Mapping[str, str] | None = None,
-        *,
-        validate_only: bool = False,
-    ) -> None:
-        """Changes settings of one resource: all of them, or none."""
-        self._on.run(self._admin.alter_configs(kind, name, set, delete, append, subtract, validate_only=validate_only))
-
-    def elect_leaders(
-        self, partitions: Iterable[TopicPartition] = (), *, unclean: bool = False
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Makes the preferred replicas leaders."""
-        return self._on.run(self._admin.elect_leaders(partitions, unclean=unclean))
-
-    def alter_partition_reassignments(
-        self, moves: Mapping[TopicPartition, Sequence[int]]
-    ) -> dict[TopicPartition, KafkaError | None]:
-        """Starts moves to other replicas, or cancels them."""
-        return self._on.run(self._admin.alter_partition_reassignments(moves))
-
-    def list_partition_reassignments(self) -> dict[TopicPartition, Partition]:
-        """The partitions that are moving."""
-        return self._on.run(self._admin.list_partition_reassignments())
-
-    def drain_broker(self, broker: int) -> tuple[list[TopicPartition], dict[TopicPartition, KafkaError]]:
-        """Moves everything away from a broker: what is moving, and what cannot."""
-        return self._on.run(self._admin.drain_broker(broker))
-
-    def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first offset at or after a time in each partition."""
-        return self._on.run(self._admin.list_offsets(times))
-
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Moves the start of logs forward."""
-        return self._on.run(self._admin.delete_records(before))
-
-    def list_groups(self, states: Iterable[str] = ()) -> dict[str, str]:
-        """Every group with its state."""
-        return self._on.run(self._admin.list_groups(states))
-
-    def describe_group(self, group_id: str) -> GroupDescription:
-        """A group with its members and what they read."""
-        return self._on.run(self._admin.describe_group(group_id))
-
-    def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Everything a group has committed."""
-        return self._on.run(self._admin.list_group_offsets(group_id))
-
-    def alter_group_offsets(self, group_id: str, offsets: Offsets) -> None:
-        """Stores offsets for a group that has no members."""
-        self._on.run(self._admin.alter_group_offsets(group_id, offsets))
-
-    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets what a group has committed in some partitions."""
-        self._on.run(self._admin.delete_group_offsets(group_id, partitions))
-
-    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Deletes groups without members."""
-        return self._on.run(self._admin.delete_groups(group_ids))
-
-    def describe_log_dirs(self, broker: int) -> broker_pb2.DescribeLogDirsResponse:
-        """The log directories of a broker with the size of every replica."""
-        return self._on.run(self._admin.describe_log_dirs(broker))
-
-
-def _started(start: Callable[[], Coroutine[Any, Any, None]], name: str) -> _LoopThread:
-    """A running thread on which `start` has succeeded."""
-    thread = _LoopThread(name)
-    try:
-        thread.run(start())
-    except BaseException:
-        thread.stop()
-        raise
-    return thread
+    on_change = _calls(client.Admin.on_change)
+    create_topic = _waits(client.Admin.create_topic)
+    create_topics = _waits(client.Admin.create_topics)
+    delete_topics = _waits(client.Admin.delete_topics)
+    create_partitions = _waits(client.Admin.create_partitions)
+    increase_partitions = _waits(client.Admin.increase_partitions)
+    list_topics = _waits(client.Admin.list_topics)
+    describe_topics = _waits(client.Admin.describe_topics)
+    describe_configs = _waits(client.Admin.describe_configs)
+    alter_configs = _waits(client.Admin.alter_configs)
+    alter_topic_configs = _waits(client.Admin.alter_topic_configs)
+    elect_leaders = _waits(client.Admin.elect_leaders)
+    alter_partition_reassignments = _waits(client.Admin.alter_partition_reassignments)
+    list_partition_reassignments = _waits(client.Admin.list_partition_reassignments)
+    drain_broker = _waits(client.Admin.drain_broker)
+    list_offsets = _waits(client.Admin.list_offsets)
+    delete_records = _waits(client.Admin.delete_records)
+    list_groups = _waits(client.Admin.list_groups)
+    describe_group = _waits(client.Admin.describe_group)
+    list_group_offsets = _waits(client.Admin.list_group_offsets)
+    alter_group_offsets = _waits(client.Admin.alter_group_offsets)
+    delete_group_offsets = _waits(client.Admin.delete_group_offsets)
+    delete_groups = _waits(client.Admin.delete_groups)
+    remove_group_members = _waits(client.Admin.remove_group_members)
+    describe_log_dirs = _waits(client.Admin.describe_log_dirs)
+    alter_replica_log_dirs = _waits(client.Admin.alter_replica_log_dirs)

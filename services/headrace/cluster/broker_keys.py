@@ -119,6 +119,9 @@ _PROCESS = (
     _text("advertised.grpc.listener", None, "Where other processes are told to connect; empty: as grpc.listener."),
     _int("metrics.port", 9404, "Where Prometheus metrics are served; 0: nowhere.", 0, 65535),
     _list("etcd.endpoints", ("127.0.0.1:2379",), "The etcd members, host:port each."),
+    _text("etcd.ssl.ca.file", None, "Certificate authority of etcd, in PEM; given: connections to etcd use TLS."),
+    _text("etcd.ssl.certificate.file", None, "Certificate for etcd to know this process by; used when it is there."),
+    _text("etcd.ssl.key.file", None, "Key of that certificate."),
     _int("etcd.request.timeout.ms", 5_000, "How long one call to etcd may take."),
     _list("metadata.servers", ("127.0.0.1:9094",), "The metadata replicas to follow, host:port each."),
     _int(
@@ -229,6 +232,13 @@ _GROUPS = (
     _long("offsets.retention.check.interval.ms", 600_000, "How often that is looked at."),
     _int("offsets.load.buffer.size", 5_242_880, "Bytes read at once while offsets are loaded."),
     _int("offsets.commit.timeout.ms", 5_000, "How long a commit may wait for replicas."),
+    _int(
+        "group.coordinator.append.linger.ms",
+        5,
+        "How long appends to the offsets topic gather behind an earlier one.",
+        0,
+        20,
+    ),
     _int("offset.metadata.max.bytes", 4_096, "The longest text stored with an offset.", 0),
     _int("group.initial.rebalance.delay.ms", 3_000, "How long a new group waits for more members.", 0),
     _int("group.min.session.timeout.ms", 6_000, "The shortest session a member may ask for."),

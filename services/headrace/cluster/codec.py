@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cluster.image import Endpoint, Node, OffsetsOwner, Partition
+from headrace.cluster.image import NO_LEADER, Endpoint, Node, OffsetsOwner, Partition
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 _loads = json.loads
@@ -54,6 +54,10 @@ def encode_partition(partition: Partition) -> bytes:
     }
     if partition.adding or partition.removing:
         fields |= {"adding": partition.adding, "removing": partition.removing}
+    if partition.elr:
+        fields["elr"] = partition.elr
+    if partition.last_known_leader != NO_LEADER:
+        fields["last_known_leader"] = partition.last_known_leader
     return _dumps(fields).encode()
 
 
@@ -68,6 +72,8 @@ def decode_partition(value: bytes) -> Partition:
             fields["partition_epoch"],
             tuple(fields.get("adding", ())),
             tuple(fields.get("removing", ())),
+            tuple(fields.get("elr", ())),
+            fields.get("last_known_leader", NO_LEADER),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(value, error) from None
@@ -86,6 +92,8 @@ def encode_node(node: Node) -> bytes:
         fields["directory_id"] = str(node.directory_id)
     if node.incarnation_id:
         fields["incarnation_id"] = node.incarnation_id
+    if node.lineage_id:
+        fields["lineage_id"] = node.lineage_id
     return _dumps(fields).encode()
 
 
@@ -106,6 +114,7 @@ def decode_node(value: bytes, epoch: int) -> Node:
             rack=fields.get("rack") or "",
             directory_id=uuid.UUID(directory) if directory else None,
             incarnation_id=fields.get("incarnation_id") or "",
+            lineage_id=fields.get("lineage_id") or "",
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(value, error) from None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from headrace.cluster.topics import is_internal
 
@@ -55,6 +55,8 @@ class Node:
     directory_id: uuid.UUID | None = None
     incarnation_id: str = ""
     """New at every start of the process; empty where it is not known (it is not part of what clients are told)."""
+    lineage_id: str = ""
+    """New when records may have been lost between two starts (`storage.lineage`); empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,10 @@ class Partition:
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966): outside the ISR, but nothing was acknowledged since they left it."""
+    last_known_leader: int = NO_LEADER
+    """Who led last, while nobody does."""
 
     @property
     def out_of_sync(self) -> tuple[int, ...]:
@@ -243,25 +249,58 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+class _Copied(Generic[K, V]):
+    """A mapping that is copied once, when the first change touches it; untouched it stays the one that is shared."""
+
+    __slots__ = ("_copy", "now")
+
+    def __init__(self, shared: Mapping[K, V]) -> None:
+        self.now = shared
+        self._copy: dict[K, V] | None = None
+
+    def changing(self) -> dict[K, V]:
+        if self._copy is None:
+            self.now = self._copy = dict(self.now)
+        return self._copy
+
+    def put_or_drop(self, key: K, value: V | None) -> None:
+        if value is None:
+            self.changing().pop(key, None)
+        else:
+            self.changing()[key] = value
+
+
 class _Draft:
-    """An image in the making: each mapping is copied once, when the first change touches it."""
+    """An image in the making."""
 
     def __init__(self, image: Image) -> None:
         self._base = image
-        self._copies: dict[str, dict[object, object]] = {}
-        self._scalars: dict[str, object] = {}
+        self._brokers = _Copied(image.brokers)
+        self._coordinators = _Copied(image.coordinators)
+        self._controller = image.controller
+        self._controller_epoch = image.controller_epoch
+        self._topics = _Copied(image.topics)
+        self._topic_names = _Copied(image.topic_names)
+        self._topic_configs = _Copied(image.topic_configs)
+        self._broker_configs = _Copied(image.broker_configs)
+        self._offsets_owners = _Copied(image.offsets_owners)
 
     def image(self, revision: int) -> Image:
-        return replace(self._base, revision=revision, **self._copies, **self._scalars)  # type: ignore[arg-type]
-
-    def _copy(self, name: str, _like: Mapping[K, V]) -> dict[K, V]:
-        found = self._copies.get(name)
-        if found is None:
-            found = self._copies[name] = dict(getattr(self._base, name))
-        return found  # type: ignore[return-value]
+        return Image(
+            self._base.cluster_id,
+            revision,
+            self._brokers.now,
+            self._coordinators.now,
+            self._controller,
+            self._controller_epoch,
+            self._topics.now,
+            self._topic_names.now,
+            self._topic_configs.now,
+            self._broker_configs.now,
+            self._offsets_owners.now,
+        )
 
     def make(self, change: Change) -> None:
-        base = self._base
         match change:
             case PartitionsChanged():
                 self._partitions(change)
@@ -270,58 +309,50 @@ class _Draft:
             case TopicGone(topic_id):
                 self._topic_gone(topic_id)
             case BrokerChanged(node):
-                self._copy("brokers", base.brokers)[node.id] = node
+                self._brokers.put_or_drop(node.id, node)
             case BrokerGone(broker):
-                self._copy("brokers", base.brokers).pop(broker, None)
+                self._brokers.put_or_drop(broker, None)
             case CoordinatorChanged(node):
-                self._copy("coordinators", base.coordinators)[node.id] = node
+                self._coordinators.put_or_drop(node.id, node)
             case CoordinatorGone(coordinator):
-                self._copy("coordinators", base.coordinators).pop(coordinator, None)
+                self._coordinators.put_or_drop(coordinator, None)
             case ControllerChanged(controller):
-                self._scalars["controller"] = controller
+                self._controller = controller
             case ControllerEpochChanged(epoch):
-                self._scalars["controller_epoch"] = epoch
+                self._controller_epoch = epoch
             case TopicConfigChanged(name, values):
-                _put_or_drop(self._copy("topic_configs", base.topic_configs), name, values or None)
+                self._topic_configs.put_or_drop(name, values or None)
             case BrokerConfigChanged(name, values):
-                _put_or_drop(self._copy("broker_configs", base.broker_configs), name, values or None)
+                self._broker_configs.put_or_drop(name, values or None)
             case OffsetsOwnerChanged(partition, owner):
-                _put_or_drop(self._copy("offsets_owners", base.offsets_owners), partition, owner)
+                self._offsets_owners.put_or_drop(partition, owner)
 
     def _topic(self, topic: Topic) -> None:
-        topics = self._copy("topics", self._base.topics)
+        topics = self._topics.changing()
         before = topics.get(topic.name)
         topics[topic.name] = topic
         if before is None or before.id != topic.id:
-            names = self._copy("topic_names", self._base.topic_names)
+            names = self._topic_names.changing()
             if before is not None:
                 del names[before.id]
             names[topic.id] = topic.name
 
     def _topic_gone(self, topic_id: uuid.UUID) -> None:
-        name = self._copy("topic_names", self._base.topic_names).pop(topic_id, None)
+        name = self._topic_names.changing().pop(topic_id, None)
         if name is not None:
-            del self._copy("topics", self._base.topics)[name]
+            del self._topics.changing()[name]
 
     def _partitions(self, change: PartitionsChanged) -> None:
-        names: Mapping[uuid.UUID, str] = self._copies.get("topic_names", self._base.topic_names)  # type: ignore[assignment]
-        name = names.get(change.topic_id)
+        name = self._topic_names.now.get(change.topic_id)
         if name is None:
             return
-        topics = self._copy("topics", self._base.topics)
+        topics = self._topics.changing()
         topic = topics[name]
         partitions = list(topic.partitions)
         for index, partition in change.partitions.items():
             if index < len(partitions):
                 partitions[index] = partition
         topics[name] = Topic(name, topic.id, tuple(partitions))
-
-
-def _put_or_drop(mapping: dict[K, V], key: K, value: V | None) -> None:
-    if value is None:
-        mapping.pop(key, None)
-    else:
-        mapping[key] = value
 
 
 def changes_between(old: Image, new: Image) -> Iterator[Change]:

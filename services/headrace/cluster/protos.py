@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from headrace.cluster.image import (
+    NO_LEADER,
     BrokerChanged,
     BrokerConfigChanged,
     BrokerGone,
@@ -67,6 +68,8 @@ def partition_to_proto(index: int, partition: Partition) -> common_pb2.Partition
         adding=partition.adding,
         removing=partition.removing,
         partition_epoch=partition.partition_epoch,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=[r for r in (partition.last_known_leader,) if r != NO_LEADER],
     )
 
 
@@ -80,6 +83,8 @@ def partition_from_proto(message: common_pb2.PartitionState) -> Partition:
         message.partition_epoch,
         tuple(message.adding),
         tuple(message.removing),
+        tuple(message.eligible_leader_replicas),
+        message.last_known_elr[0] if message.last_known_elr else NO_LEADER,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from headrace.cluster.configs import (
     Brokers,
@@ -24,6 +26,7 @@ from headrace.v1 import common_pb2 as pb
 from headrace.v1 import controller_pb2 as cpb
 
 UNCLEAN = "unclean.leader.election.enable"
+MIN_ISR = "min.insync.replicas"
 ANY_BROKER = -1
 """No broker's id: for what holds for all of them."""
 
@@ -36,8 +39,17 @@ def new_overrides(configs: Mapping[str, str], image: Image, settings: Settings) 
 
 def unclean_allowed(image: Image, topic: str, settings: Settings) -> bool:
     """Whether a replica that is not in sync may lead this topic's partitions when nobody else can."""
-    [entry] = describe_topic(image.topic_config(topic), _brokers(image, settings), [UNCLEAN])
-    return bool(entry.key.parse(entry.value))
+    return bool(_topic_value(image, topic, settings, UNCLEAN))
+
+
+def min_isr(image: Image, topic: str, settings: Settings) -> int:
+    """How many replicas of a topic's partitions have to be in sync before anything is acknowledged."""
+    return int(_topic_value(image, topic, settings, MIN_ISR))
+
+
+def _topic_value(image: Image, topic: str, settings: Settings, name: str) -> Any:
+    [entry] = describe_topic(image.topic_config(topic), _brokers(image, settings), [name])
+    return entry.key.parse(entry.value)
 
 
 def alter(view: View, request: cpb.AlterConfigsRequest, settings: Settings) -> tuple[Plan, cpb.AlterConfigsResponse]:
@@ -71,6 +83,19 @@ def _alter(image: Image, asked: cpb.AlterConfigsRequest.Alteration, settings: Se
     altered = change(current, operations, _brokers(image, settings), replace=asked.replace)
     if altered != current:
         planned[name] = altered
+    if altered.get(MIN_ISR) != current.get(MIN_ISR):
+        _end_eligibility(image, [name] if planned is plan.topic_configs else image.topics, plan)
+
+
+def _end_eligibility(image: Image, topics: Iterable[str], plan: Plan) -> None:
+    """With another minimum the ISR alone may acknowledge records: nobody outside it counts as complete any longer.
+
+    Partitions are written before settings, so no leader hears of a lower minimum while others may replace it.
+    """
+    for name in topics:
+        for index, state in enumerate(image.topics[name].partitions):
+            if state.elr:
+                plan.partitions[name, index] = replace(state, elr=(), partition_epoch=state.partition_epoch + 1)
 
 
 def describe(view: View, request: cpb.DescribeConfigsRequest, settings: Settings) -> cpb.DescribeConfigsResponse:

@@ -123,6 +123,7 @@ class Controller:
         interval = float(settings["leader.imbalance.check.interval.seconds"])
         return Policy(
             functools.partial(configs.unclean_allowed, settings=settings),
+            functools.partial(configs.min_isr, settings=settings),
             interval if settings["auto.leader.rebalance.enable"] else None,
             settings["leader.imbalance.per.broker.percentage"],
         )

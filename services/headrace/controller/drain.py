@@ -33,7 +33,9 @@ def drain(view: View, request: cpb.DrainBrokerRequest) -> tuple[Plan, cpb.DrainB
             continue
         try:
             chosen = _replacement(view, target, leaving, held)
-            moved = reassignment.start(view, state, tuple(chosen if r == leaving else r for r in target))
+            moved = reassignment.start(
+                view, state, tuple(chosen if r == leaving else r for r in target), view.min_isr(name)
+            )
         except KafkaError as refused:
             response.stuck.add(partition=named, error=error_message(refused))
             continue

@@ -92,9 +92,12 @@ def _checked(
             ErrorCode.INVALID_REQUEST, f"{len(isr)} replicas need as many epochs, not {len(asked.isr_epochs)}"
         )
     _check_eligible(view, broker, partition, isr, tuple(asked.isr_epochs) or (UNKNOWN_EPOCH,) * len(isr))
-    wanted = reassignment.with_isr(view, state, isr)
+    min_isr = view.min_isr(partition[0])
+    wanted = reassignment.with_isr(view, state, isr, min_isr)
+    if broker not in view.stopping:
+        return wanted
     # A leader that wants to stop hands over as soon as somebody has caught up.
-    return settle(wanted, patient(view, partition, wanted)) if broker in view.stopping else wanted
+    return settle(wanted, patient(view, partition, wanted), min_isr=min_isr)
 
 
 def _check_eligible(

@@ -5,6 +5,11 @@ gone leaves the ISR, but the last members stay in it, because they alone hold ev
 the partition has no leader until one of them is back, unless unclean election is allowed. Every change of the leader,
 also to nobody and also to a new incarnation of the same broker, raises the leader epoch; every change raises the
 partition epoch.
+
+Nothing is acknowledged (acks=all) while fewer than min.insync.replicas are in sync, so whoever leaves the ISR then, or
+makes it so small, holds as much as those who stay: it is an eligible leader replica (KIP-966) and leads when they
+cannot. A broker that comes back without some of its records (its power went) has no place in either set. When nobody
+has one any more, the one that led last may lead: of all logs that lost something, its is the best guess.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from headrace.cluster.image import NO_LEADER, Image, Partition
+from headrace.cluster.image import NO_LEADER, Image, Node, Partition
 from headrace.controller.plan import Incarnation, PartitionId, Plan, View, resolve_partition
 from headrace.errors import ErrorCode, KafkaError
 from headrace.rpc.errors import error_message
@@ -30,53 +35,93 @@ def first_leader(replicas: Iterable[int], usable: Callable[[int], bool]) -> Part
     return Partition(leader=isr[0], leader_epoch=0, isr=isr, replicas=replicas)
 
 
-def moved(state: Partition, leader: int, isr: tuple[int, ...], *, new_term: bool = False) -> Partition:
-    """`state` with this leader and ISR, epochs raised as far as needed; the same object when nothing changes."""
-    if leader == state.leader and isr == state.isr and not new_term:
-        return state
+def moved(
+    state: Partition,
+    leader: int,
+    isr: tuple[int, ...],
+    *,
+    min_isr: int,
+    lost: Collection[int] = (),
+    new_term: bool = False,
+) -> Partition:
+    """`state` with this leader and ISR, epochs raised as far as needed; the same object when nothing changes.
+
+    `lost` are those who must not be eligible for having been in sync before.
+    """
+    elr = eligible(state, state.replicas, isr, min_isr, lost)
+    last = NO_LEADER if leader != NO_LEADER else _last_leader(state)
     changed = leader != state.leader or new_term
+    if not changed and (isr, elr, last) == (state.isr, state.elr, state.last_known_leader):
+        return state
     return replace(
         state,
         leader=leader,
         leader_epoch=state.leader_epoch + changed,
         isr=isr,
         partition_epoch=state.partition_epoch + 1,
+        elr=elr,
+        last_known_leader=last,
     )
+
+
+def eligible(
+    before: Partition, replicas: tuple[int, ...], isr: tuple[int, ...], min_isr: int, lost: Collection[int] = ()
+) -> tuple[int, ...]:
+    """Who, after `before` and beside its new ISR, holds everything that was ever acknowledged."""
+    if len(isr) >= min(min_isr, len(replicas)):
+        return ()
+    held = {*before.isr, *before.elr}
+    return tuple(r for r in replicas if r in held and r not in isr and r not in lost)
+
+
+def _last_leader(state: Partition) -> int:
+    return state.leader if state.leader != NO_LEADER else state.last_known_leader
 
 
 def settle(
     state: Partition,
     usable: Callable[[int], bool],
     *,
+    min_isr: int = 1,
     restarted: Collection[int] = (),
+    lost: Collection[int] = (),
     emptied: Collection[int] = (),
+    failed: Collection[int] = (),
     unclean: bool = False,
 ) -> Partition:
     """The state a partition should have with the brokers that are there now.
 
-    `restarted` are usable brokers that were away in between (their last unflushed records may be gone), `emptied` those
-    of them that came back without their disk.
+    `restarted` are usable brokers that were away in between, `lost` those of them that came back without their last
+    records, `emptied` those that came back without their disk. `failed` cannot read this replica.
     """
+    gone = {*lost, *failed}
     steady = [r for r in state.isr if usable(r) and r not in restarted]
     if steady:
         isr = tuple(steady)
         leader = state.leader if state.leader in isr else _first(state.replicas, isr)
-        return moved(state, leader, isr)
-    holders = tuple(r for r in state.isr if r not in emptied)
+        return moved(state, leader, isr, min_isr=min_isr, lost=gone)
+    holders = tuple(r for r in state.isr if r not in lost)
     if len(state.replicas) == 1:
         # Nobody else could ever hold more than this one does, so an empty disk is as good as it gets.
         holders = state.isr
     back = tuple(r for r in holders if usable(r))
+    if not back:
+        back = tuple(r for r in state.elr if r not in gone and usable(r))[:1]
     if back:
         leader = _first(state.replicas, back)
-        return moved(state, leader, back, new_term=leader == state.leader)
+        return moved(state, leader, back, min_isr=min_isr, lost=gone, new_term=leader == state.leader)
+    last = _last_leader(state)
+    if not holders and not set(state.elr) - gone and last in state.replicas and last not in emptied and usable(last):
+        return moved(state, last, (last,), min_isr=1, new_term=last == state.leader)
     if unclean:
         # Any log is better than an empty one, and a replica that is only being added may have just that.
         live = [r for r in state.replicas if usable(r) and r not in state.adding]
         live.sort(key=lambda r: r in emptied)
         if live:
-            return moved(state, live[0], (live[0],), new_term=live[0] == state.leader)
-    offline = moved(state, NO_LEADER, holders)
+            return moved(state, live[0], (live[0],), min_isr=1, new_term=live[0] == state.leader)
+    offline = moved(state, NO_LEADER, holders, min_isr=min_isr, lost=gone)
+    if offline.last_known_leader in emptied:
+        offline = replace(offline, last_known_leader=NO_LEADER, partition_epoch=state.partition_epoch + 1)
     if state.isr and not holders:
         # Should somebody decide to lose records, then those that an empty disk never had come last.
         kept = tuple(r for r in state.replicas if r not in emptied)
@@ -94,34 +139,39 @@ def reconcile(view: View, unclean_allowed: UncleanAllowed) -> Plan:
     It looks at what is, not at what happened, so it is also what a new controller does first.
     """
     plan = Plan()
-    restarted, emptied = set(), set()
+    restarted, lost, emptied = set(), set(), set()
     for broker, node in view.image.brokers.items():
-        seen, now = view.incarnations.get(broker), Incarnation(node.epoch, node.directory_id, node.incarnation_id)
+        seen, now = view.incarnations.get(broker), incarnation_of(node)
         if seen == now:
             continue
         plan.incarnations[broker] = now
         if seen is not None and not seen.lives_on_in(now):
             restarted.add(broker)
+            if not seen.kept_records_in(now):
+                lost.add(broker)
             if seen.directory_id != now.directory_id:
                 emptied.add(broker)
     for (name, index), state in view.partitions():
-        if (
-            not restarted
-            and state.leader in state.isr
-            and all(map(view.usable, state.isr))
-            and not any(view.has_failed(r, (name, index)) for r in state.isr)
-        ):
+        failed = [r for r in (*state.isr, *state.elr) if view.has_failed(r, (name, index))]
+        if not restarted and not failed and state.leader in state.isr and all(map(view.usable, state.isr)):
             continue
         settled = settle(
             state,
             patient(view, (name, index), state),
+            min_isr=view.min_isr(name),
             restarted=restarted,
+            lost=lost,
             emptied=emptied,
+            failed=failed,
             unclean=unclean_allowed(name),
         )
         if settled is not state:
             plan.partitions[name, index] = settled
     return plan
+
+
+def incarnation_of(node: Node) -> Incarnation:
+    return Incarnation(node.epoch, node.directory_id, node.incarnation_id, node.lineage_id)
 
 
 def patient(view: View, partition: PartitionId, state: Partition) -> Callable[[int], bool]:
@@ -134,7 +184,7 @@ def patient(view: View, partition: PartitionId, state: Partition) -> Callable[[i
             broker == state.leader
             and broker in view.image.brokers
             and not view.has_failed(broker, partition)
-            and not any(view.usable(r, partition) for r in state.isr)
+            and not any(view.usable(r, partition) for r in (*state.isr, *state.elr))
         )
 
     return usable
@@ -149,7 +199,7 @@ def shut_down(view: View, broker: int) -> tuple[Plan, list[PartitionId]]:
     for partition_id, state in view.partitions():
         if broker not in state.isr:
             continue
-        settled = settle(state, patient(view, partition_id, state))
+        settled = settle(state, patient(view, partition_id, state), min_isr=view.min_isr(partition_id[0]))
         if settled is not state:
             plan.partitions[partition_id] = settled
         if settled.leader == broker:
@@ -199,13 +249,14 @@ def _elect_preferred(view: View, partition_id: PartitionId, state: Partition) ->
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"broker {preferred}, the preferred one, is not in sync (ISR {list(state.isr)}): wait until it is",
         )
-    return moved(state, preferred, state.isr)
+    return moved(state, preferred, state.isr, min_isr=view.min_isr(partition_id[0]))
 
 
 def _elect_unclean(view: View, partition_id: PartitionId, state: Partition) -> Partition:
     if state.leader != NO_LEADER:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {state.leader} leads already")
-    settled = settle(state, lambda r: view.usable(r, partition_id), unclean=True)
+    min_isr = view.min_isr(partition_id[0])
+    settled = settle(state, lambda r: view.usable(r, partition_id), min_isr=min_isr, unclean=True)
     if settled.leader == NO_LEADER:
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the replicas {list(state.replicas)} is there to lead"
@@ -230,5 +281,5 @@ def rebalance(view: View, imbalance_percentage: int) -> Plan:
             if view.has_failed(broker, partition_id):
                 continue
             if broker in state.isr and not state.adding and not state.removing:
-                plan.partitions[partition_id] = moved(state, broker, state.isr)
+                plan.partitions[partition_id] = moved(state, broker, state.isr, min_isr=view.min_isr(partition_id[0]))
     return plan

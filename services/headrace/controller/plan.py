@@ -7,7 +7,7 @@ plan into registry transactions, and lays the same plan over its own picture onc
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.cluster.image import (
@@ -49,10 +49,16 @@ class Incarnation:
     directory_id: uuid.UUID | None = None
     incarnation_id: str = ""
     """Which process it was: one that only registered again, after it had lost its lease, has lost no record."""
+    lineage_id: str = ""
+    """As long as it is the same, no record was lost between the processes either."""
 
     def lives_on_in(self, other: Incarnation) -> bool:
         """Whether it is the same process that registered again."""
         return self.incarnation_id != "" and self.incarnation_id == other.incarnation_id
+
+    def kept_records_in(self, other: Incarnation) -> bool:
+        """Whether everything it wrote is still there: it stopped in order, or its machine at least went on running."""
+        return self.lineage_id != "" and self.lineage_id == other.lineage_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,9 @@ class View:
 
     failed: Mapping[int, Collection[PartitionId]] = field(default_factory=dict)
     """Replicas that their broker said it cannot serve, because the disk under them failed."""
+
+    min_isr: Callable[[str], int] = lambda topic: 1
+    """A topic's `min.insync.replicas`."""
 
     def usable(self, broker: int, partition: PartitionId | None = None) -> bool:
         """Whether a broker is there to stay, so that it may lead, be in an ISR or get a new partition.

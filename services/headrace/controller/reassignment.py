@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.cluster.image import NO_LEADER, Partition
-from headrace.controller.leaders import moved
+from headrace.controller.leaders import eligible, moved
 from headrace.controller.plan import Plan, View, resolve_partition
 from headrace.controller.protos import topic_of
 from headrace.errors import ErrorCode, KafkaError
@@ -29,7 +29,9 @@ def alter(
         result = response.results.add(partition=asked.partition)
         try:
             topic, state = resolve_partition(view.image, asked.partition)
-            wanted = start(view, state, tuple(asked.replicas)) if asked.replicas else cancel(view, state)
+            min_isr = view.min_isr(topic.name)
+            target = tuple(asked.replicas)
+            wanted = start(view, state, target, min_isr) if target else cancel(view, state, min_isr)
         except KafkaError as refused:
             result.error.CopyFrom(error_message(refused))
             continue
@@ -38,7 +40,7 @@ def alter(
     return plan, response
 
 
-def start(view: View, state: Partition, target: Sequence[int]) -> Partition:
+def start(view: View, state: Partition, target: Sequence[int], min_isr: int) -> Partition:
     """The state in which the partition is on its way to `target`, or already there when nothing has to be copied."""
     target = tuple(target)
     if len(set(target)) != len(target):
@@ -58,10 +60,10 @@ def start(view: View, state: Partition, target: Sequence[int]) -> Partition:
     )
     if (wanted.replicas, wanted.adding, wanted.removing) == (state.replicas, state.adding, state.removing):
         return state
-    return complete(view, wanted)
+    return complete(view, wanted, min_isr)
 
 
-def cancel(view: View, state: Partition) -> Partition:
+def cancel(view: View, state: Partition, min_isr: int) -> Partition:
     """The state before the move: what was added goes, what was to go stays."""
     if not state.adding and not state.removing:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "there is no move to cancel")
@@ -69,15 +71,15 @@ def cancel(view: View, state: Partition) -> Partition:
     isr = tuple(r for r in state.isr if r in replicas)
     if not isr:
         raise _bad(f"only replicas that are being added are in sync ({list(state.isr)}): let the move finish")
-    return _without_move(view, state, replicas, isr)
+    return _without_move(view, state, replicas, isr, min_isr)
 
 
-def with_isr(view: View, state: Partition, isr: tuple[int, ...]) -> Partition:
+def with_isr(view: View, state: Partition, isr: tuple[int, ...], min_isr: int) -> Partition:
     """`state` with another ISR, and with its move completed if that was what it waited for."""
-    return complete(view, moved(state, state.leader, isr))
+    return complete(view, moved(state, state.leader, isr, min_isr=min_isr), min_isr)
 
 
-def complete(view: View, state: Partition) -> Partition:
+def complete(view: View, state: Partition, min_isr: int) -> Partition:
     """`state` with its move done if all added replicas are in sync; else `state` itself."""
     if not state.adding and not state.removing:
         return state
@@ -88,7 +90,7 @@ def complete(view: View, state: Partition) -> Partition:
     leader = _leader(view, state, target, isr)
     if leader == NO_LEADER != state.leader:
         return state
-    return _without_move(view, state, target, isr)
+    return _without_move(view, state, target, isr, min_isr)
 
 
 def _leader(view: View, state: Partition, replicas: tuple[int, ...], isr: tuple[int, ...]) -> int:
@@ -97,7 +99,9 @@ def _leader(view: View, state: Partition, replicas: tuple[int, ...], isr: tuple[
     return next((r for r in replicas if r in isr and view.usable(r)), NO_LEADER)
 
 
-def _without_move(view: View, state: Partition, replicas: tuple[int, ...], isr: tuple[int, ...]) -> Partition:
+def _without_move(
+    view: View, state: Partition, replicas: tuple[int, ...], isr: tuple[int, ...], min_isr: int
+) -> Partition:
     leader = _leader(view, state, replicas, isr)
     # Those who left must not be taken for members by a leader that has not heard of it: a new term makes that sure.
     new_term = leader != state.leader or set(replicas) != set(state.replicas)
@@ -110,6 +114,8 @@ def _without_move(view: View, state: Partition, replicas: tuple[int, ...], isr: 
         adding=(),
         removing=(),
         partition_epoch=state.partition_epoch + 1,
+        elr=eligible(state, replicas, isr, min_isr),
+        last_known_leader=state.last_known_leader if leader == NO_LEADER else NO_LEADER,
     )
 
 

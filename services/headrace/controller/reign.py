@@ -57,6 +57,8 @@ class Policy:
 
     unclean_allowed: Callable[[Image, str], bool]
     """Asked anew for each decision, because it can change."""
+    min_isr: Callable[[Image, str], int]
+    """A topic's `min.insync.replicas`; the same holds for it."""
     rebalance_interval: float | None = None
     """Seconds between looks at how leaders are spread; None: nobody looks."""
     imbalance_percentage: int = 10
@@ -120,7 +122,8 @@ class Reign:
             for broker, (epoch, partitions) in self._failed.items()
             if broker in image.brokers and image.brokers[broker].epoch == epoch
         }
-        return View(image, self._picture.incarnations, frozenset(stopping), failed)
+        min_isr = functools.cache(functools.partial(self._policy.min_isr, image))
+        return View(image, self._picture.incarnations, frozenset(stopping), failed, min_isr)
 
     async def run(self) -> None:
         """Serves the term until it is lost."""

@@ -65,6 +65,7 @@ def encode_incarnation(seen: Incarnation) -> bytes:
         "epoch": seen.epoch,
         "directory_id": str(seen.directory_id) if seen.directory_id else None,
         "incarnation_id": seen.incarnation_id,
+        "lineage_id": seen.lineage_id,
     }
     return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -73,7 +74,10 @@ def decode_incarnation(value: bytes) -> Incarnation:
     fields = json.loads(value)
     directory = fields["directory_id"]
     return Incarnation(
-        int(fields["epoch"]), uuid.UUID(directory) if directory else None, fields.get("incarnation_id") or ""
+        int(fields["epoch"]),
+        uuid.UUID(directory) if directory else None,
+        fields.get("incarnation_id") or "",
+        fields.get("lineage_id") or "",
     )
 
 

@@ -1,7 +1,8 @@
 """Appends to the offsets topic: many small ones become few batches, each stored once and in order.
 
 A partition has one batch under way at a time; what comes meanwhile makes the next one. A request to a broker carries
-the waiting batches of every partition it leads, so thousands of commits a second are a few hundred requests.
+the waiting batches of every partition it leads. The first append goes at once; after it a broker gets the next request
+when the linger is over, so thousands of commits a second are a few hundred requests.
 
 Batches are those of an idempotent producer whose id is the ownership's epoch: a batch whose answer was lost is sent
 again as it is, and the broker knows it. What is refused for sure is failed; what stays unknown for too long is given
@@ -164,12 +165,14 @@ class Sender:
         clock: Clock,
         client_id: str,
         commit_seconds: float,
+        linger_seconds: float = 0.0,
     ) -> None:
         self._image = image
         self._channels = channels
         self._clock = clock
         self._client_id = client_id
         self._commit_seconds = commit_seconds
+        self._linger = linger_seconds
         self._ready: dict[PartitionWriter, None] = {}
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._planned = False
@@ -221,9 +224,16 @@ class Sender:
             self._busy[leader.id] = task
             loop.call_later(BUSY_SECONDS, self._free, leader.id, task)
 
+        began = loop.time()
+
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if leader is not None:
+            if leader is None:
+                return
+            left = self._linger - (loop.time() - began)
+            if left > 0:
+                loop.call_later(left, self._free, leader.id, task)
+            else:
                 self._free(leader.id, task)
 
         task.add_done_callback(ended)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from headrace.coordinator.effects import Token
+from headrace.coordinator.effects import Token, unanswered
 from headrace.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -56,7 +56,7 @@ class JoinGroup:
     client_id: str = ""
     client_host: str = ""
     version: int = 9
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> JoinGroupResponse:
         return JoinGroupResponse(code, member_id=self.member_id)
@@ -81,7 +81,7 @@ class SyncGroup:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: dict[str, bytes] = field(default_factory=dict)
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> SyncGroupResponse:
         return SyncGroupResponse(code)
@@ -100,7 +100,7 @@ class Heartbeat:
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> HeartbeatResponse:
         return HeartbeatResponse(code)
@@ -125,7 +125,7 @@ class LeaveGroup:
 
     group_id: str
     members: list[LeavingMember]
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> LeaveGroupResponse:
         return LeaveGroupResponse(code)
@@ -162,14 +162,13 @@ class ConsumerGroupHeartbeat:
     client_id: str = ""
     client_host: str = ""
     version: int = 1
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(code, message or None)
 
 
-@dataclass(slots=True)
-class PartitionToCommit:
+class PartitionToCommit(NamedTuple):
     partition: int
     offset: int
     leader_epoch: int = -1
@@ -210,7 +209,7 @@ class OffsetCommit:
     group_instance_id: str | None = None
     retention_time_ms: int = -1
     version: int = 10
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> OffsetCommitResponse:
         return OffsetCommitResponse(
@@ -269,7 +268,7 @@ class OffsetFetch:
 
     groups: list[GroupToFetch]
     require_stable: bool = False
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> OffsetFetchResponse:
         return OffsetFetchResponse([FetchedGroup(g.group_id, code) for g in self.groups])
@@ -287,7 +286,7 @@ class OffsetDelete:
 
     group_id: str
     topics: list[TopicToFetch]
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> OffsetDeleteResponse:
         return OffsetDeleteResponse(code)
@@ -303,7 +302,7 @@ class DeleteGroups:
     """Deletes groups without members, with their offsets (key 42)."""
 
     group_ids: list[str]
-    token: Token = None
+    token: Token = unanswered
 
     def refuse(self, code: ErrorCode, message: str = "") -> DeleteGroupsResponse:
         return DeleteGroupsResponse([(group_id, code) for group_id in self.group_ids])

@@ -185,7 +185,7 @@ class Coordinator:
 
             part.token = take
             self._ask(group.group_id, part)
-        call.token(OffsetFetchResponse(found))  # type: ignore[operator]
+        call.token(OffsetFetchResponse(found))
 
     def _ask(self, group_id: str, call: Any) -> None:
         try:
@@ -201,10 +201,10 @@ class Coordinator:
         def take(response: DeleteGroupsResponse) -> None:
             results.update(response.groups)
             if len(results) == len(wanted):
-                call.token(DeleteGroupsResponse([(g, results[g]) for g in wanted]))  # type: ignore[operator]
+                call.token(DeleteGroupsResponse([(g, results[g]) for g in wanted]))
 
         if not wanted:
-            call.token(DeleteGroupsResponse([]))  # type: ignore[operator]
+            call.token(DeleteGroupsResponse([]))
         for group_id in wanted:
             self._ask(group_id, DeleteGroups([group_id], token=take))
 

@@ -9,14 +9,19 @@ the order they have to be carried out. Two promises are made to whoever carries 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from headrace.errors import ErrorCode
 
-Token: TypeAlias = Hashable
-"""Names the request an answer belongs to; the logic only hands it back."""
+Token: TypeAlias = Callable[[Any], object]
+"""Takes the answer to the request it came with. The logic only hands it back, and never calls it."""
+
+
+def unanswered(response: Any) -> None:
+    """The token of a call whose answer nobody waits for."""
+
 
 Record: TypeAlias = tuple[bytes, bytes | None]
 """Key and value of a record of the offsets topic; no value is a tombstone."""
@@ -25,7 +30,8 @@ Record: TypeAlias = tuple[bytes, bytes | None]
 class Call(Protocol):
     """A request that waits for its answer."""
 
-    token: Token
+    @property
+    def token(self) -> Token: ...
 
     def refuse(self, code: ErrorCode, message: str = "") -> Any: ...
 
@@ -98,7 +104,7 @@ class _InFlight:
 
     speculative: bool
     done: Callable[[], None] | None
-    failed: Callable[[ErrorCode], None] | None
+    failed: Callable[[ErrorCode], object] | None
     waiters: list[tuple[Call, Any]] = field(default_factory=list)
 
 
@@ -159,7 +165,7 @@ class Effects:
         self,
         records: list[Record],
         done: Callable[[], None] | None = None,
-        failed: Callable[[ErrorCode], None] | None = None,
+        failed: Callable[[ErrorCode], object] | None = None,
         *,
         speculative: bool = False,
     ) -> int:
@@ -177,14 +183,15 @@ class Effects:
         else:
             waiting.waiters.append((call, response))
 
-    def appended(self, append_id: int) -> None:
-        stored = self._in_flight.pop(append_id, None)
-        if stored is None:
-            return
-        if stored.done is not None:
-            stored.done()
-        for call, response in stored.waiters:
-            self.reply(call, response)
+    def appended(self, append_ids: Iterable[int]) -> None:
+        for append_id in append_ids:
+            stored = self._in_flight.pop(append_id, None)
+            if stored is None:
+                continue
+            if stored.done is not None:
+                stored.done()
+            for call, response in stored.waiters:
+                self._out.append(Reply(call.token, response))
 
     def append_failed(self, append_id: int, error: ErrorCode) -> None:
         lost = self._in_flight.pop(append_id, None)

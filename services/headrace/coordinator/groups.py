@@ -130,10 +130,10 @@ class Shard:
                 self._consumer_timer(group, key)
         return self._env.fx.take()
 
-    def appended(self, append_id: int, now: int) -> list[Effect]:
-        """The append is stored."""
+    def appended(self, append_ids: Iterable[int], now: int) -> list[Effect]:
+        """The appends are stored."""
         self._env.now = now
-        self._env.fx.appended(append_id)
+        self._env.fx.appended(append_ids)
         return self._env.fx.take()
 
     def append_failed(self, append_id: int, error: ErrorCode, now: int) -> list[Effect]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from headrace.coordinator import calls
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.descriptions import DescribedConsumerGroup, DescribedMember
+from headrace.coordinator.descriptions import DescribedConsumer, DescribedConsumerGroup, DescribedMember
 from headrace.coordinator.subscription import Subscription, write_assignment, write_subscription
 from headrace.errors import ErrorCode, KafkaError
 from headrace.rpc.errors import error_message, response_header
@@ -18,6 +18,9 @@ from headrace.v1 import coordinator_pb2 as pb
 
 _CLIENT_VERSION = 9
 """Calls over gRPC mean what the newest of Kafka's versions mean."""
+
+_CLASSIC_MEMBER = 0
+_Optional: TypeAlias = Literal["instance_id", "rack_id", "subscribed_topic_regex", "server_assignor"]
 
 
 class GroupService(coordinator_pb2_grpc.CoordinatorServicer):
@@ -100,6 +103,87 @@ class GroupService(coordinator_pb2_grpc.CoordinatorServicer):
             members=[_error(each.error) for each in found.members],
         )
 
+    # --- the new protocol
+
+    async def ConsumerGroupHeartbeat(
+        self, request: pb.ConsumerGroupHeartbeatRequest, context: Any
+    ) -> pb.ConsumerGroupHeartbeatResponse:
+        owned: calls.Partitions | None = None
+        if request.HasField("topic_partitions"):
+            owned = frozenset(self._by_id(each) for each in request.topic_partitions.partitions)
+        names = tuple(request.subscribed_topic_names.names) if request.HasField("subscribed_topic_names") else None
+        found: calls.ConsumerGroupHeartbeatResponse = await self._ask(
+            calls.ConsumerGroupHeartbeat(
+                request.group_id,
+                request.member_id,
+                request.member_epoch,
+                _given(request, "instance_id"),
+                _given(request, "rack_id"),
+                request.rebalance_timeout_ms,
+                names,
+                _given(request, "subscribed_topic_regex"),
+                _given(request, "server_assignor"),
+                owned,
+                request.header.client_id,
+                _host(context.peer()),
+            )
+        )
+        answer = pb.ConsumerGroupHeartbeatResponse(
+            header=response_header(request),
+            error=error_message(KafkaError(found.error, found.error_message or "")),
+            member_id=found.member_id or "",
+            member_epoch=found.member_epoch,
+            heartbeat_interval_ms=found.heartbeat_interval_ms,
+        )
+        if found.assignment is not None:
+            answer.assignment.CopyFrom(self._listed(found.assignment))
+        return answer
+
+    async def ConsumerGroupDescribe(
+        self, request: pb.ConsumerGroupDescribeRequest, context: Any
+    ) -> pb.ConsumerGroupDescribeResponse:
+        response = pb.ConsumerGroupDescribeResponse(header=response_header(request))
+        for group_id in request.group_ids:
+            found = self._coordinator.describe_consumer_group(group_id)
+            response.groups.add(
+                group_id=group_id,
+                error=_error(found.error),
+                state=found.state,
+                group_epoch=found.group_epoch,
+                assignment_epoch=found.assignment_epoch,
+                assignor_name=found.assignor_name,
+                members=[self._consumer(member) for member in found.members],
+            )
+        return response
+
+    def _consumer(self, member: DescribedConsumer) -> pb.ConsumerGroupDescribeResponse.Member:
+        return pb.ConsumerGroupDescribeResponse.Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.member_epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=member.subscribed_topic_names,
+            subscribed_topic_regex=member.subscribed_topic_regex,
+            assignment=self._listed(member.assignment),
+            target_assignment=self._listed(member.target_assignment),
+            classic=member.member_type == _CLASSIC_MEMBER,
+        )
+
+    def _by_id(self, partition: common_pb2.TopicPartition) -> tuple[uuid.UUID, int]:
+        """A partition that a member owns; one of a topic without an id is named by its name."""
+        topic_id = _topic_id(partition)
+        if topic_id is None:
+            topic = self._coordinator.image.topics.get(partition.topic)
+            topic_id = topic.id if topic is not None else uuid.UUID(int=0)
+        return topic_id, partition.partition
+
+    def _listed(self, partitions: calls.Partitions) -> pb.PartitionList:
+        return pb.PartitionList(
+            partitions=[self._partition("", topic_id, index) for topic_id, index in sorted(partitions)]
+        )
+
     # --- offsets
 
     async def OffsetCommit(self, request: pb.OffsetCommitRequest, context: Any) -> pb.OffsetCommitResponse:
@@ -132,6 +216,8 @@ class GroupService(coordinator_pb2_grpc.CoordinatorServicer):
             calls.GroupToFetch(
                 group.group_id,
                 [calls.TopicToFetch(p.topic, [p.partition], _topic_id(p)) for p in group.partitions] or None,
+                group.member_id or None,
+                group.member_epoch if group.HasField("member_epoch") else -1,
             )
             for group in request.groups
         ]
@@ -238,6 +324,12 @@ class GroupService(coordinator_pb2_grpc.CoordinatorServicer):
 
 def _error(code: ErrorCode) -> common_pb2.Error:
     return error_message(KafkaError(code, ""))
+
+
+def _given(request: pb.ConsumerGroupHeartbeatRequest, field: _Optional) -> str | None:
+    """A field that says something; an absent one has not changed."""
+    value: str = getattr(request, field)
+    return value if request.HasField(field) else None
 
 
 def _topic_id(partition: common_pb2.TopicPartition) -> uuid.UUID | None:

@@ -24,6 +24,9 @@ from headrace.timing.wheel import TimerEntry
 
 log = logging.getLogger(__name__)
 
+LATE_MS = 100
+"""A timer that rings this much too late says that the process stood still: a stop, a slow disk, no CPU."""
+
 _OWNERSHIP = 0
 """The append id of the record that opens an ownership; the logic counts from 1."""
 
@@ -40,15 +43,27 @@ class GroupClock:
 
 
 class _Timer(TimerEntry):
-    __slots__ = ("_hosting", "_key")
+    """A timer of the logic's. One that rings late gets once more as long as it was late.
+
+    All of them wait for a member to speak, and what it said while this process stood still is in its socket, unread:
+    time in which nobody could be heard does not count. Once, so that a process that is always late still expires.
+    """
+
+    __slots__ = ("_extended", "_hosting", "_key")
 
     def __init__(self, hosting: Hosting, key: TimerKey) -> None:
         super().__init__()
         self._hosting = hosting
         self._key = key
+        self._extended = False
 
     def on_due(self) -> None:
-        self._hosting.timer(self._key)
+        late = self._hosting.lateness(self.due_ms)
+        if late >= LATE_MS and not self._extended:
+            self._extended = True
+            self._hosting.extend(self, late)
+        else:
+            self._hosting.timer(self._key)
 
 
 class Hosting:
@@ -125,6 +140,13 @@ class Hosting:
         if self.serving:
             self._run(self.shard.timer(key, self._clock.now()))
 
+    def lateness(self, due_ms: int) -> int:
+        """How many milliseconds ago a timer should have rung."""
+        return self._driver.now_ms() - due_ms
+
+    def extend(self, timer: _Timer, delay_ms: int) -> None:
+        self._driver.schedule(timer, delay_ms)
+
     def topics_changed(self, topics: Topics) -> None:
         self._run(self.shard.metadata_changed(topics, self._clock.now()))
 
@@ -139,9 +161,7 @@ class Hosting:
             if not self._opened.done():
                 self._opened.set_result(base_offset)
             return
-        now = self._clock.now()
-        for append_id in append_ids:
-            self._run(self.shard.appended(append_id, now))
+        self._run(self.shard.appended(append_ids, self._clock.now()))
 
     def failed(self, append_ids: list[int], error: ErrorCode) -> None:
         if append_ids[0] == _OWNERSHIP:
@@ -173,17 +193,16 @@ class Hosting:
             act[type(effect)](effect)
 
     def _reply(self, effect: Reply) -> None:
-        effect.token(effect.response)  # type: ignore[operator]
+        effect.token(effect.response)
 
     def _append(self, effect: Append) -> None:
         self._writer.append(effect.id, effect.records)
 
     def _start_timer(self, effect: StartTimer) -> None:
-        timer = self._timers.get(effect.key)
-        if timer is None:
-            timer = self._timers[effect.key] = _Timer(self, effect.key)
-        else:
-            self._driver.cancel(timer)
+        before = self._timers.get(effect.key)
+        if before is not None:
+            self._driver.cancel(before)
+        timer = self._timers[effect.key] = _Timer(self, effect.key)
         self._driver.schedule(timer, max(0, effect.deadline - self._clock.now()))
 
     def _cancel_timer(self, effect: CancelTimer) -> None:

@@ -1,11 +1,12 @@
 """Consumer lag, computed by the server: how many records each group has not read yet, by partition.
 
-The ends of the logs are asked of their leaders now and then, in requests of bounded size, while somebody reads the
-metrics. A committed offset of a moment ago against an end of a moment ago: lag is a trend, not a ledger.
+The ends of the logs are asked of their leaders when somebody reads the metrics, in requests of bounded size. A
+committed offset of a moment ago against an end of a moment ago: lag is a trend, not a ledger.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Iterator
@@ -22,9 +23,10 @@ from headrace.v1.broker_pb2_grpc import BrokerStub
 
 log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 10.0
+FRESH_SECONDS = 1.0
+"""Whoever reads again within this time gets the same figures."""
 PARTITIONS_AT_ONCE = 1_000
-CALL_SECONDS = 5.0
+CALL_SECONDS = 2.0
 LATEST = -1
 
 _At = tuple[uuid.UUID, int]
@@ -48,18 +50,19 @@ class LagKeeper:
         self._channels = channels
         self._clock = clock
         self._client_id = client_id
+        self._turn = asyncio.Lock()
+        self._asked = -FRESH_SECONDS
         self.found: list[Lag] = []
 
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.refresh()
-            except Exception:
-                log.exception("consumer lag could not be computed")
-            await self._clock.sleep(INTERVAL_SECONDS)
+    async def fresh(self) -> list[Lag]:
+        """The lag of now, or of a second ago."""
+        async with self._turn:
+            if self._clock.monotonic() - self._asked >= FRESH_SECONDS:
+                await self._refresh()
+                self._asked = self._clock.monotonic()
+        return self.found
 
-    async def refresh(self) -> None:
-        """Asks for the ends anew."""
+    async def _refresh(self) -> None:
         ends = await self._ends()
         names = self._coordinator.image.topic_names
         self.found = [

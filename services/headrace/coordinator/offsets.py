@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from headrace.coordinator.calls import (
     FetchedGroup,
@@ -79,22 +80,33 @@ class Offsets:
     def _append_commit(self, group_id: str, records: list[Record], entries: list[_Entry]) -> int:
         self._commits += 1
         number = self._commits
-        self._in_flight.setdefault(group_id, {})[number] = entries
+        waiting = self._in_flight.get(group_id)
+        if waiting is None:
+            waiting = self._in_flight[group_id] = {}
+        waiting[number] = entries
+        return self._env.fx.append(
+            records, partial(self._stored, group_id, number), partial(self._landed, group_id, number)
+        )
 
-        def landed() -> None:
-            waiting = self._in_flight[group_id]
-            del waiting[number]
-            if not waiting:
-                del self._in_flight[group_id]
+    def _landed(self, group_id: str, number: int, error: ErrorCode = _NONE) -> list[_Entry]:
+        """A commit is no longer on its way."""
+        waiting = self._in_flight[group_id]
+        entries = waiting.pop(number)
+        if not waiting:
+            del self._in_flight[group_id]
+        return entries
 
-        def stored() -> None:
-            landed()
-            by_topic = self.by_group.setdefault(group_id, {})
-            for topic_id, partition, committed in entries:
-                by_topic.setdefault(topic_id, {})[partition] = committed
-            self._env.metrics.offset_commits += len(entries)
-
-        return self._env.fx.append(records, stored, lambda _: landed())
+    def _stored(self, group_id: str, number: int) -> None:
+        entries = self._landed(group_id, number)
+        by_topic = self.by_group.get(group_id)
+        if by_topic is None:
+            by_topic = self.by_group[group_id] = {}
+        for topic_id, partition, committed in entries:
+            offsets = by_topic.get(topic_id)
+            if offsets is None:
+                offsets = by_topic[topic_id] = {}
+            offsets[partition] = committed
+        self._env.metrics.offset_commits += len(entries)
 
     def fetch(self, asked: GroupToFetch) -> FetchedGroup:
         """How far a group has come; -1 where it has not committed."""

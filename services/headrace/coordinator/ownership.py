@@ -66,6 +66,8 @@ class Claims:
         self._image = image
         self._host = host
         self._changed = asyncio.Event()
+        self._leaving: dict[int, int] = {}
+        """Claims (with their epochs) on what is no longer served here, until the registry has confirmed their end."""
 
     def look(self) -> None:
         """Something changed that may move a partition."""
@@ -97,14 +99,15 @@ class Claims:
         return bool(missing) and not await self._claim(missing)
 
     async def _release(self, partitions: list[int]) -> None:
-        if not partitions:
-            return
-        log.info("partitions %s go to another coordinator", partitions)
+        if partitions:
+            log.info("partitions %s go to another coordinator", partitions)
         held = dict(self._host.held())
         for partition in partitions:
             self._host.drop(partition)
-        for partition in partitions:
-            await self.give_up(partition, held[partition])
+            self._leaving[partition] = held[partition]
+        for partition, epoch in list(self._leaving.items()):
+            await self.give_up(partition, epoch)
+            del self._leaving[partition]
 
     async def give_up(self, partition: int, epoch: int) -> None:
         """Deletes a claim that is not served any more."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from headrace.cluster.image import Image, Node
@@ -43,16 +43,40 @@ _OF_ONE_BROKER = frozenset(
 _KNOWN = frozenset(int(key) for key in ApiKey)
 
 
+Connect = Callable[[str, int, str], Awaitable[Client]]
+"""Host, port and client id to a connection."""
+
+
+async def connect_client(host: str, port: int, client_id: str) -> Client:
+    return await Client.connect(
+        host,
+        port,
+        client_id=client_id,
+        connect_timeout=CONNECT_SECONDS,
+        request_timeout=ANSWER_SECONDS,
+        max_in_flight=MAX_IN_FLIGHT,
+    )
+
+
 class Passing:
     """A connection to some broker, and a handler for everything that goes there."""
 
-    def __init__(self, api: Api, image: Callable[[], Image], clock: Clock, random: Random, client_id: str) -> None:
+    def __init__(
+        self,
+        api: Api,
+        image: Callable[[], Image],
+        clock: Clock,
+        random: Random,
+        client_id: str,
+        connect: Connect = connect_client,
+    ) -> None:
         self._api = api
         self._own = frozenset(api.table)
         self._image = image
         self._clock = clock
         self._random = random
         self._client_id = client_id
+        self._open = connect
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
 
@@ -87,14 +111,7 @@ class Passing:
 
     async def _connect(self, node: Node) -> Client:
         assert node.kafka is not None
-        client = await Client.connect(
-            node.kafka.host,
-            node.kafka.port,
-            client_id=self._client_id,
-            connect_timeout=CONNECT_SECONDS,
-            request_timeout=ANSWER_SECONDS,
-            max_in_flight=MAX_IN_FLIGHT,
-        )
+        client = await self._open(node.kafka.host, node.kafka.port, self._client_id)
         try:
             self._take_over(await client.learn_versions())
         except BaseException:

@@ -11,7 +11,9 @@ import asyncio
 import logging
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -28,7 +30,7 @@ from headrace.coordinator.hosting import GroupClock, Hosting
 from headrace.coordinator.lag import LagKeeper
 from headrace.coordinator.loading import Loader
 from headrace.coordinator.ownership import RETRY_SECONDS, Claims
-from headrace.coordinator.passing import Passing
+from headrace.coordinator.passing import Connect, Passing, connect_client
 from headrace.coordinator.sharing import share_of
 from headrace.coordinator.stats import Collector
 from headrace.errors import ErrorCode, KafkaError
@@ -36,7 +38,7 @@ from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import LeaseLost, Registry, RegistryUnavailable
 from headrace.registry.keys import Keys
 from headrace.registry.registration import Registered, Registration, keep_registered
-from headrace.rpc import Channels, RpcServer, request_header, serve
+from headrace.rpc import Channels, RpcServer, Serve, request_header, serve
 from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
 from headrace.timing.driver import TimerDriver
@@ -55,12 +57,29 @@ READY_SECONDS = 20.0
 """How long a start waits for the first share of the groups; without it the process is up, and goes on trying."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a coordinator touches the world with: sockets, or what stands for them in a simulation."""
+
+    channels: Channels = field(default_factory=Channels)
+    serve: Serve = serve
+    listener: Callable[[Api, ListenerConfig, WireMetrics, str], Listener] = Listener
+    connect: Connect = connect_client
+
+
 class CoordinatorService:
     """One coordinator. `start`, then `serve_until_lost` (or just wait), then `stop`."""
 
     def __init__(
-        self, settings: Settings, registry: Registry, *, clock: Clock | None = None, random: Random | None = None
+        self,
+        settings: Settings,
+        registry: Registry,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        outside: Outside | None = None,
     ) -> None:
+        self._outside = outside = outside or Outside()
         self.settings = settings
         self.id = settings.node_id
         self.registry = registry
@@ -70,7 +89,7 @@ class CoordinatorService:
         self.kafka: tuple[str, int] = ("", 0)
         self.metrics_port = 0
         self._keys = Keys(settings["cluster.id"])
-        self._channels = Channels()
+        self._channels = outside.channels
         self._timer = TimerDriver()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rpc: RpcServer | None = None
@@ -80,7 +99,9 @@ class CoordinatorService:
         self._tasks: list[asyncio.Task[None]] = []
         self._claims: Claims | None = None
         self._registered: Registered | None = None
-        self.follower = ImageFollower(list(settings["metadata.servers"]), self._channels, clock=self.clock)
+        self.follower = ImageFollower(
+            list(settings["metadata.servers"]), self._channels, clock=self.clock, chance=self.random
+        )
         self._controller = ControllerClient(self.follower, self._channels, self.clock)
         client_id = CLIENT_ID.format(self.id)
         self.sender = Sender(
@@ -89,6 +110,7 @@ class CoordinatorService:
             self.clock,
             client_id,
             settings["offsets.commit.timeout.ms"] / 1000,
+            settings["group.coordinator.append.linger.ms"] / 1000,
         )
         buffer_bytes = settings["offsets.load.buffer.size"]
         loader = Loader(lambda: self.follower.image, self._channels, self.clock, client_id, buffer_bytes)
@@ -119,7 +141,7 @@ class CoordinatorService:
         self.follower.listen(self._image_changed)
         self.follower.start()
         groups = GroupService(self.coordinator)
-        self._rpc = await serve(
+        self._rpc = await self._outside.serve(
             self.settings.grpc.host,
             self.settings.grpc.port,
             [("headrace.v1.Coordinator", lambda s: coordinator_pb2_grpc.add_CoordinatorServicer_to_server(groups, s))],
@@ -127,9 +149,16 @@ class CoordinatorService:
         )
         address = self.settings.listeners[0]
         api = Api.of(self.coordinator, "headrace.coordinator.handlers")
-        self._listener = Listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
+        self._listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
         self.kafka = await self._listener.bind(address.endpoint.host, address.endpoint.port)
-        self._passing = Passing(api, lambda: self.follower.image, self.clock, self.random, CLIENT_ID.format(self.id))
+        self._passing = Passing(
+            api,
+            lambda: self.follower.image,
+            self.clock,
+            self.random,
+            CLIENT_ID.format(self.id),
+            self._outside.connect,
+        )
         await self._passing.learn()
         self._tasks.append(asyncio.create_task(self._keep_registered(), name="registration"))
         self._listener.listen()
@@ -299,7 +328,6 @@ class CoordinatorService:
         registry.register(Collector(self.coordinator, self.wire, self.lag, self.sender))
         self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
         self.metrics_port = self._metrics[0].server_port
-        self._tasks.append(asyncio.create_task(self.lag.run(), name="consumer lag"))
 
     # --- stop
 

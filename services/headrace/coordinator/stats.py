@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -12,9 +13,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from headrace.coordinator.appending import Sender
 from headrace.coordinator.coordinator import Coordinator
-from headrace.coordinator.lag import LagKeeper
+from headrace.coordinator.lag import Lag, LagKeeper
 from headrace.wire.metrics import WireMetrics
 from headrace.wire.prometheus import request_families
+
+log = logging.getLogger(__name__)
 
 READ_SECONDS = 5.0
 STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
@@ -95,11 +98,21 @@ class Collector:
             number = sum(n for (_, each), n in count.items() if each == state)
             yield GaugeMetricFamily(f"{prefix}{state.lower()}", f"Groups that are {state}", value=number)
 
+    def _fresh_lags(self) -> list[Lag]:
+        """What brokers say now; when they are slow to say it, what they said last."""
+        asked = asyncio.run_coroutine_threadsafe(self._lag.fresh(), self._loop)
+        try:
+            return asked.result(READ_SECONDS)
+        except TimeoutError:
+            asked.cancel()
+            log.warning("the ends of the logs are not known in time: consumer lag is that of an earlier reading")
+            return self._lag.found
+
     def _lags(self) -> Iterator[Metric]:
         labels = ["consumergroup", "topic", "partition"]
         lag = GaugeMetricFamily("kafka_consumergroup_lag", "Records a group has not read yet", labels=labels)
         offset = GaugeMetricFamily("kafka_consumergroup_current_offset", "Offset a group has committed", labels=labels)
-        for each in self._lag.found:
+        for each in self._fresh_lags():
             at = [each.group, each.topic, str(each.partition)]
             lag.add_metric(at, each.lag)
             offset.add_metric(at, each.committed)

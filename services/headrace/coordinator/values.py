@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from headrace.coordinator.calls import Partitions, Protocols
 
@@ -15,8 +16,7 @@ LEAVE_GROUP_EPOCH = -1
 LEAVE_GROUP_STATIC_EPOCH = -2
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """How far a group has come in one partition. `expires` is -1 unless the commit asked for its own retention."""
 
     offset: int

@@ -101,7 +101,7 @@ def iter_records(buf: Bytes, batch: Batch, max_size: int = DEFAULT_MAX_DECOMPRES
             key, position = _read_bytes(data, position)
             value, position = _read_bytes(data, position)
             count, position = varint.read_int(data, position)
-            headers = _read_headers(data, position, count, stop) if count else ()
+            headers = read_headers(data, position, count, stop) if count else ()
         except IndexError:
             raise InvalidRecord("a record ends past the end of its batch") from None
         if not count and position != stop:
@@ -265,7 +265,8 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     return data[position:stop], stop
 
 
-def _read_headers(data: bytes, position: int, count: int, stop: int) -> tuple[Header, ...]:
+def read_headers(data: bytes, position: int, count: int, stop: int) -> tuple[Header, ...]:
+    """The headers from `position`, which must end at `stop`."""
     # Each header takes two bytes at least, so a count cannot make this loop run longer than the record is.
     if not 0 <= count <= (stop - position) // 2:
         raise InvalidRecord(f"{count} headers in {stop - position} bytes")

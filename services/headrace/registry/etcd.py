@@ -114,22 +114,14 @@ class EtcdRegistry:
         return session
 
     async def keep_alive(self, lease: int, timeout: float) -> float:
-        # A stream for each keep-alive: one that hangs is noticed by its own deadline and the next goes elsewhere.
         endpoint = await self.connected(timeout)
-        call = endpoint.lease.LeaseKeepAlive(
-            iter((etcdrpc.LeaseKeepAliveRequest(ID=lease),)), timeout=timeout, metadata=REQUIRE_LEADER
-        )
         try:
-            answer = await call.read()
-        except grpc.aio.AioRpcError as error:
+            answer = await asyncio.to_thread(endpoint.keep_alive, lease, timeout)
+        except grpc.RpcError as error:
             self.refused("keep-alive", endpoint, error)
-        except asyncio.CancelledError:
-            if cancelled_by_channel():
-                raise RegistryUnavailable(f"keep-alive: the connection to {endpoint.address} was closed") from None
-            raise
-        finally:
-            call.cancel()
-        if answer is grpc.aio.EOF:
+        except ValueError as error:
+            raise RegistryUnavailable(f"keep-alive: the connection to {endpoint.address} was closed") from error
+        if answer is None:
             self.leave(endpoint)
             raise RegistryUnavailable(f"keep-alive: etcd {endpoint.address} ended the stream")
         return float(answer.TTL)
@@ -193,7 +185,7 @@ class EtcdRegistry:
         if self._current == index:
             self._current = (index + 1) % len(self._endpoints)
 
-    def refused(self, what: str, endpoint: Endpoint, error: grpc.aio.AioRpcError) -> NoReturn:
+    def refused(self, what: str, endpoint: Endpoint, error: grpc.RpcError) -> NoReturn:
         """Raises what an etcd error means to the caller."""
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.NOT_FOUND and "lease" in details:

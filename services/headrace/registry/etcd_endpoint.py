@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -42,6 +43,27 @@ class Endpoint:
         self.kv = etcdrpc.KVStub(self._channel)
         self.lease = etcdrpc.LeaseStub(self._channel)
         self.watch = etcdrpc.WatchStub(self._channel)
+        self._blocking: grpc.Channel | None = None
+
+    def keep_alive(self, lease: int, timeout: float) -> Any:
+        """One keep-alive and its answer (None: the stream ended); blocks, so call it in a thread.
+
+        In the loop each of its steps would wait for a turn of its own, and a process with slow turns (many clients,
+        little CPU) would lose a lease that etcd is glad to renew.
+        """
+        if self._blocking is None:
+            if self._credentials is None:
+                self._blocking = grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+            else:
+                self._blocking = grpc.secure_channel(self.address, self._credentials, options=_CHANNEL_OPTIONS)
+        # A stream for each keep-alive: one that hangs is noticed by its own deadline and the next goes elsewhere.
+        answers = etcdrpc.LeaseStub(self._blocking).LeaseKeepAlive(
+            iter((etcdrpc.LeaseKeepAliveRequest(ID=lease),)), timeout=timeout, metadata=REQUIRE_LEADER
+        )
+        try:
+            return next(answers, None)
+        finally:
+            answers.cancel()
 
     def again(self) -> Endpoint:
         """A new channel to the same member."""
@@ -62,6 +84,8 @@ class Endpoint:
             return False
 
     async def close(self, grace: float | None = None) -> None:
+        if self._blocking is not None:
+            self._blocking.close()
         await self._channel.close(grace)
 
 

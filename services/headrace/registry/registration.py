@@ -57,6 +57,8 @@ class Registration:
     incarnation_id: str
     rack: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    lineage_id: str = ""
+    """New when what the process wrote before may be lost in part."""
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()

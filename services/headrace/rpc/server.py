@@ -26,6 +26,10 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+LIVENESS = "liveness"
+"""A name for probes: it answers SERVING as long as the process's loop runs, also while nothing else is served yet."""
+
+
 class RpcServer:
     """A running gRPC port. `port` is the one that was bound (useful when 0 was asked for)."""
 
@@ -89,5 +93,6 @@ async def serve(
         raise OSError(f"cannot listen on {host}:{port}: the port is taken or the address is not this machine's")
     await server.start()
     running = RpcServer(server, health, names, bound)
+    await health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
     await running.set_serving(serving)
     return running

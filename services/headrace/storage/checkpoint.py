@@ -8,7 +8,8 @@ Kafka's format: a line with the version (0), a line with the number of entries, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.storage.files import Files
 
@@ -29,6 +30,26 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     files.write(temporary, data)
     files.rename(temporary, path)
     files.sync_dir(os.path.dirname(path))
+
+
+class Newest:
+    """Lets only newer states than the one on disk reach a file, whichever thread comes to write last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = 0
+        self._written = 0
+
+    def take(self) -> int:
+        """The number of a state that is taken now."""
+        self._taken += 1
+        return self._taken
+
+    def write(self, number: int, work: Callable[[], None]) -> None:
+        with self._lock:
+            if number > self._written:
+                work()
+                self._written = number
 
 
 def render_lines(entries: Iterable[str]) -> bytes:

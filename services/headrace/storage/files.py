@@ -21,6 +21,7 @@ import shutil
 from collections import OrderedDict
 from typing import NamedTuple, Protocol
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 DIRECTORY = -1
 """The size that `Files.scan` gives a directory."""
 
@@ -143,6 +144,10 @@ class Files(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Claim `path` for this process, or raise BlockingIOError."""
+        ...
+
+    def boot_id(self) -> str:
+        """Another one after each start of the machine; empty where that cannot be told."""
         ...
 
 
@@ -360,3 +365,10 @@ class OsFiles:
 
     def lock(self, path: str) -> OsLock:
         return OsLock(path)
+
+    def boot_id(self) -> str:
+        try:
+            with open(BOOT_ID) as file:
+                return file.read().strip()
+        except OSError:
+            return ""

@@ -11,6 +11,7 @@ Only `Flush.run` may run on a worker thread, between `begin_flush` and `finish_f
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -323,12 +324,23 @@ class Log(Fallible):
         try:
             return self._read(offset, max_bytes, upto, min_one_batch)
         except CorruptMessage as error:
-            # Nine times of ten the index led astray, and the log is sound.
-            if not self._mend(offset, error):
-                raise
-            return self._read(offset, max_bytes, upto, min_one_batch)
+            return self._read_mended(offset, max_bytes, upto, min_one_batch, error)
         except OSError as error:
             raise self.failed(error) from error
+
+    def _read_mended(
+        self, offset: int, max_bytes: int, upto: int, at_least_one: bool, error: CorruptMessage
+    ) -> ReadInfo:
+        """Nine times of ten the index led astray, and the log is sound. Else the disk has not kept what was written to
+        it: that is its failure like any other, and whoever holds another replica serves on."""
+        try:
+            if self._mend(offset, error):
+                return self._read(offset, max_bytes, upto, at_least_one)
+        except CorruptMessage as again:
+            error = again
+        except OSError as failed:
+            raise self.failed(failed) from failed
+        raise self.failed(OSError(errno.EIO, str(error))) from error
 
     def _read(self, offset: int, max_bytes: int, upto: int, at_least_one: bool) -> ReadInfo:
         segments = self.segments

@@ -19,8 +19,8 @@ from functools import partial
 from random import Random
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.storage import checkpoint, meta_properties, partition_metadata
-from headrace.storage.checkpoint import CheckpointCorrupt, TopicPartition
+from headrace.storage import checkpoint, lineage, meta_properties, partition_metadata
+from headrace.storage.checkpoint import CheckpointCorrupt, Newest, TopicPartition
 from headrace.storage.config import LogConfig
 from headrace.storage.files import DIRECTORY, File, Files, Lock
 from headrace.storage.flush import Flush
@@ -73,6 +73,8 @@ class LogDir:
     clean: bool = False
     """Whether the last process that used it stopped cleanly."""
     lock: Lock | None = None
+    newest: Newest = field(default_factory=Newest)
+    """Which recovery points and log starts are on disk."""
 
     @property
     def online(self) -> bool:
@@ -101,6 +103,8 @@ class LogDirs:
         """As they were at the last stop; for replicas that start."""
         self.previous_broker_epoch = -1
         """The epoch in the clean-shutdown marker, -1 if the last stop was not clean."""
+        self.lineage = ""
+        """The same at two starts when no record was lost in between (`storage.lineage`); empty: that is not known."""
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._config_of = config_of
@@ -126,9 +130,19 @@ class LogDirs:
             except OSError as error:
                 self.fail(log_dir, error)
         self._settle_futures()
+        self._settle_lineage()
         if not any(log_dir.online for log_dir in self.dirs):
             reasons = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in self.dirs)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log dir can be used: {reasons}")
+
+    def _settle_lineage(self) -> None:
+        # What lies in a dir that is offline cannot be vouched for.
+        dirs = [(log_dir.path, log_dir.clean) for log_dir in self._online()]
+        whole = len(dirs) == len(self.dirs)
+        try:
+            self.lineage = lineage.settle(self.files, dirs, self._random) if whole else ""
+        except OSError as error:
+            _logger.error("what was lost since the last start cannot be noted: %s", error)
 
     def _load_dir(self, log_dir: LogDir) -> None:
         files, path = self.files, log_dir.path
@@ -221,6 +235,8 @@ class LogDirs:
         log = self.get(topic, partition)
         if log is not None:
             self._check_topic_id(key, topic_id)
+            # It may have been opened before this broker had heard of the topic's settings.
+            log.update_config(self._config_of(topic))
             if topic_id is not None and key not in self.topic_ids:
                 self._write_topic_id(self._dir_of[key], log.folder, topic_id)
                 self.topic_ids[key] = topic_id
@@ -407,6 +423,8 @@ class LogDirs:
             return
         log_dir.failure = str(error)
         log_dir.lost |= set(log_dir.logs)
+        for each in self.dirs:
+            lineage.forget(self.files, each.path)
         names = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(log_dir.lost)) or "none known"
         _logger.error("log dir %s goes offline: %s; its partitions: %s", log_dir.path, error, names)
         for partition, log in log_dir.logs.items():
@@ -439,13 +457,32 @@ class LogDirs:
                 works.append((log_dir, partial(self._write, log_dir, checkpoint.REPLICATION_OFFSET, here)))
         return works
 
+    def begin_checkpoints(self) -> list[tuple[LogDir, Callable[[], None], Callable[[], None]]]:
+        """For each dir what writes recovery points and log starts, for a worker thread, and what notes afterwards that
+        it was done; `fail` what fails."""
+        return [(log_dir, *self._begin_offsets(log_dir)) for log_dir in self._online()]
+
     def _write_offsets(self, log_dir: LogDir) -> None:
-        logs = log_dir.logs.items()
-        self._write(log_dir, checkpoint.RECOVERY_POINT, {key: log.recovery_point for key, log in logs})
-        moved = {k: log.log_start_offset for k, log in logs if log.log_start_offset > log.segments.first.base_offset}
-        self._write(log_dir, checkpoint.LOG_START_OFFSET, moved)
-        for _, log in logs:
-            log.checkpoint_stale = False
+        write, written = self._begin_offsets(log_dir)
+        write()
+        written()
+
+    def _begin_offsets(self, log_dir: LogDir) -> tuple[Callable[[], None], Callable[[], None]]:
+        logs = list(log_dir.logs.items())
+        points = {key: log.recovery_point for key, log in logs}
+        starts = {k: log.log_start_offset for k, log in logs if log.log_start_offset > log.segments.first.base_offset}
+        number = log_dir.newest.take()
+
+        def replace() -> None:
+            self._write(log_dir, checkpoint.RECOVERY_POINT, points)
+            self._write(log_dir, checkpoint.LOG_START_OFFSET, starts)
+
+        def written() -> None:
+            for key, log in logs:
+                if points[key] <= log.recovery_point:  # else it was cut again meanwhile
+                    log.checkpoint_stale = False
+
+        return partial(log_dir.newest.write, number, replace), written
 
     def _write(self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         checkpoint.write_offsets(self.files, os.path.join(log_dir.path, name), offsets)

@@ -1,7 +1,7 @@
 """A file system in memory that knows what was made durable: for tests and for the simulation.
 
 Bytes are durable after `sync`, names after `sync_dir` (`write` syncs its bytes). `crash` turns the clock back to what a
-disk could hold after the power went: of the writes to a file since its last sync, and of the names changed in a
+disk could hold after the power went: of the writes to a file since its last sync, and of the names changed in each
 directory since its last sync, some first ones are kept, the last kept write torn anywhere. A process that is killed
 (and not its machine) loses nothing: open the same `MemoryFiles` again.
 
@@ -159,6 +159,8 @@ class MemoryFiles:
         self.reads: list[tuple[str, int, int]] = []
         """Every `pread` of a file: (path, length, position)."""
         self.locks: set[str] = set()
+        self.boots = 1
+        """How often the machine was started."""
         self._names: dict[str, _Node | None] = {"/": None}
         self._durable_names: dict[str, _Node | None] = {"/": None}
         self._name_changes: list[_NameChange] = []
@@ -171,10 +173,10 @@ class MemoryFiles:
 
     def crash(self, random: Random | None = None) -> None:
         """The power went and came back. Without `random` only what is durable is left, with it perhaps more."""
+        self.boots += 1
         names = dict(self._durable_names)
-        kept = random.randint(0, len(self._name_changes)) if random else 0
-        for change in self._name_changes[:kept]:
-            _apply(names, change)
+        for change in self._surviving_names(random) if random else ():
+            _apply(names, [each for each in change if not each[2] or posixpath.dirname(each[0]) in names])
         self._names = names
         self._durable_names = dict(names)
         self._name_changes.clear()
@@ -182,6 +184,21 @@ class MemoryFiles:
             node.survive(random)
         self.before = None
         self.locks.clear()
+
+    def _surviving_names(self, random: Random) -> list[_NameChange]:
+        """Of each directory the first few changes: nothing orders those of different ones."""
+        counts: dict[str, int] = {}
+        for change in self._name_changes:
+            folder = posixpath.dirname(change[0][0])
+            counts[folder] = counts.get(folder, 0) + 1
+        left = {folder: random.randint(0, count) for folder, count in counts.items()}
+        kept = []
+        for change in self._name_changes:
+            folder = posixpath.dirname(change[0][0])
+            left[folder] -= 1
+            if left[folder] >= 0:
+                kept.append(change)
+        return kept
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -285,6 +302,9 @@ class MemoryFiles:
 
     def _used(self) -> int:
         return sum(len(node.data) for node in self._names.values() if node is not None)
+
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:

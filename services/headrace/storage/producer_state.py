@@ -1,9 +1,11 @@
 """What a log remembers of each producer id, so that a batch sent twice is written once.
 
 The last five batches of a producer are kept: a batch whose first and last sequence match one of them is a duplicate and
-is answered with its old offset. Otherwise its sequence must follow the last one (wrapping from the largest int32 to 0),
-and a newer epoch must begin at 0. A producer the log does not know (it expired, or its records are gone) may begin
-anywhere, as in Kafka.
+is answered with its old offset. One that lies before all of them was written as well, for sequences come without gaps:
+DUPLICATE_SEQUENCE_NUMBER, which clients take for success (after a restart only the last batch is known, and a client
+that is told OUT_OF_ORDER_SEQUENCE_NUMBER would send it again under a new epoch). Otherwise its sequence must follow the
+last one (wrapping from the largest int32 to 0), and a newer epoch must begin at 0. A producer the log does not know (it
+expired, or its records are gone) may begin anywhere, as in Kafka.
 
 File `<offset>.snapshot`, Kafka's layout, big-endian: int16 version (1), uint32 CRC-32C of what follows, int32 count,
 then per producer: int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta (of its last
@@ -72,8 +74,8 @@ class ProducerState:
     def check_all(self, batches: list[Batch]) -> Remembered | None:
         """Judge the batches of one append: the remembered batch if it is a duplicate, None if all may be written.
 
-        Raises INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER. Batches of one producer in the same append must
-        follow each other too.
+        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER. Batches of one
+        producer in the same append must follow each other too.
         """
         if len(batches) == 1:
             return self._check(batches[0]) if batches[0].producer_id != NO_PRODUCER_ID else None
@@ -120,6 +122,12 @@ class ProducerState:
             if remembered.first_sequence == first and remembered.last_sequence == last:
                 return remembered
         if producer.batches:
+            if (producer.batches[0].first_sequence - 1 - last) & _MAX_SEQUENCE < _MAX_SEQUENCE // 2:
+                raise KafkaError(
+                    ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                    f"sequences {first} to {last} of producer {batch.producer_id} were written before; their offsets"
+                    " are not remembered",
+                )
             _check_sequence(batch, producer.last_sequence)
         elif first != 0:
             # The epoch was raised by a transaction marker and nothing was written under it yet.

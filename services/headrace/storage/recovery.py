@@ -3,7 +3,7 @@
 Clean: the log's end is the recovery point of the checkpoint, and a snapshot of that name says the same; nothing of the
 log is read, not even its last header.
 
-Unclean: every segment that reaches past the recovery point, and the last one in any case, is read from its beginning.
+Unclean: every segment that reaches up to the recovery point, and the last one in any case, is read from its beginning.
 Each batch must be whole, have the right checksum and a higher offset than the one before. At the first that fails the
 log ends. Usually that is a write torn by the crash, and it is cut off. If an intact batch lies behind it, or another
 segment, the disk lost something in the middle: a log is a prefix or it is nothing, so what follows is not served, but
@@ -247,7 +247,8 @@ class _Loader:
     def _recover(self, recovery_point: int) -> tuple[ProducerState, int]:
         """Read what may not have come to disk. Returns the producers' state and the log's end."""
         first = len(self.segments) - 1
-        while first > 0 and self.segments[first].base_offset > recovery_point:
+        # Also the one that ends just there: it may have been cut to that end, and not for good.
+        while first > 0 and self.segments[first].base_offset >= recovery_point:
             first -= 1
         if self.epochs_damaged:
             first = 0

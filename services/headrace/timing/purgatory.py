@@ -183,6 +183,16 @@ class Purgatory:
         self._purge_if_due()
         return True
 
+    def complete(self, operation: DelayedOperation) -> bool:
+        """Ends one operation as completed, whatever it waits for; False when it has ended already."""
+        if operation._purgatory is not self or operation._watches == _ENDED:
+            return False
+        self._end(operation)
+        self.completed += 1
+        self._purge_if_due()
+        operation.on_complete()
+        return True
+
     def purge(self) -> None:
         """Drops ended operations from every list."""
         for key in list(self._watchers):

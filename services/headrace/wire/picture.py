@@ -129,3 +129,8 @@ def describe_partition(brokers: Any, index: int, partition: Partition) -> dict[s
         "isr_nodes": partition.isr,
         "offline_replicas": [r for r in partition.replicas if r not in brokers],
     }
+
+
+def last_known_elr(partition: Partition) -> list[int]:
+    """Who led a partition last that nobody leads."""
+    return [] if partition.last_known_leader == NO_LEADER else [partition.last_known_leader]

@@ -5,18 +5,21 @@ The files are in memory and keep everything that was written when a process dies
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 from tests.unit.broker.conftest import TOPIC_ID, ManualClock, ManualTimer, batch
 
-from headrace.broker.fetch_session import Wanted
+from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
-from headrace.broker.replica_manager import FetchLimits, ReplicaManager
+from headrace.broker.reader import Wanted
+from headrace.broker.replica_manager import Fetched, FetchLimits, ReplicaManager
 from headrace.broker.stats import Stats
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.image import Partition as State
+from headrace.errors import KafkaError
 from headrace.records.batch import batches
 from headrace.storage.config import LogConfig
 from headrace.storage.memory_files import MemoryFiles
@@ -55,6 +58,8 @@ class Replica:
             Image,
         )
         self.manager.add(self.partition)
+        self.sessions = Sessions(10, 120.0, random.Random(self.id))
+        self.fetched_from = NO_LEADER
         self.fetcher = Fetcher(self.id, FetcherLimits(backoff=0.0), lambda: self.registration)
         self.up = True
 
@@ -77,23 +82,57 @@ class Replica:
             self.partition.lead(state, self.clock.now)
         elif self.partition.follow(state):
             self.fetcher.add(self.partition)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something moved, and the turn of the loop ends."""
+        self.manager.wake(self.partition)
+        self.turn()
 
     def append(self, *values: bytes) -> int:
         """Appends one batch; the offset after it, which the high watermark has to reach for acks=all."""
-        return self.partition.append(batch(*values), 1, self.clock.time_ms()).last_offset + 1
+        last = self.partition.append(batch(*values), 1, self.clock.time_ms()).last_offset
+        self.wake()
+        return last + 1
 
     def answer(self, request: FetchRequest) -> FetchResponse:
-        """What the Fetch handler would send, without a session."""
-        wanted = {
-            (p.topic, p.partition): Wanted(
-                p.fetch_offset, p.max_bytes, p.current_leader_epoch, p.last_fetched_epoch, p.log_start_offset
+        """What the Fetch handler would send."""
+        wanted = [
+            (
+                (p.topic, p.partition),
+                Wanted(
+                    p.fetch_offset,
+                    p.max_bytes,
+                    p.current_leader_epoch,
+                    p.last_fetched_epoch,
+                    p.log_start_offset,
+                    p.high_watermark,
+                ),
             )
             for p in request.partitions
-        }
+        ]
+        try:
+            session = self.sessions.open(
+                request.session_id,
+                request.session_epoch,
+                wanted,
+                request.forgotten,
+                by_id=True,
+                replica_id=request.replica_id,
+                broker_epoch=request.replica_epoch,
+                now=self.clock.now,
+            )
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+        answers: list[list[Fetched]] = []
         limits = FetchLimits(0, 1, request.max_bytes, request.replica_id, request.replica_epoch)
-        found, _ = self.manager.read(limits, wanted, fresh=True)
+        self.manager.fetch(limits, session, answers.append)
         results = []
-        for each in found:
+        for each in answers[0]:
+            failed = each.error is not None or each.diverging is not None
+            news = session.is_news(each.key, each.size > 0, failed, each.high_watermark, each.log_start_offset)
+            if not news and not session.full:
+                continue
             result = PartitionResult(*each.key, 0, each.high_watermark, -1, each.log_start_offset)
             result.records = b"".join(part.read() for part in each.ranges)
             if each.error is not None:
@@ -101,7 +140,7 @@ class Replica:
             if each.diverging is not None:
                 result.diverging_epoch = each.diverging
             results.append(result)
-        return FetchResponse(partitions=results)
+        return FetchResponse(session_id=session.id, partitions=results)
 
     @property
     def values(self) -> list[tuple[int, int, bytes]]:
@@ -159,6 +198,9 @@ class ReplicaSet:
                 if not replica.up or leader in (follower, NO_LEADER) or not self.replicas[leader].up:
                     continue
                 self.clock.now += 0.1
+                if leader != replica.fetched_from:
+                    replica.fetched_from = leader
+                    replica.fetcher.reset_session()
                 request = replica.fetcher.request(self.clock.now)
                 if request is not None:
                     response = self.replicas[leader].answer(request)

@@ -2,7 +2,7 @@
 
 from tests.unit.broker.replica_set import ReplicaSet
 
-from headrace.broker.fetch_session import Wanted
+from headrace.broker.reader import Reader, Wanted
 from headrace.broker.replica_manager import Fetched, FetchLimits
 from headrace.cluster.image import Endpoint, Image, Node
 from headrace.errors import ErrorCode
@@ -24,7 +24,7 @@ def rack_set() -> ReplicaSet:
 def read(three: ReplicaSet, broker: int, offset: int, rack: str = "", wait: int = 0) -> list[list[Fetched]]:
     answers: list[list[Fetched]] = []
     limits = FetchLimits(wait, 1, 1 << 20, rack=rack)
-    three[broker].manager.fetch(limits, {KEY: Wanted(offset, 1 << 20)}, answers.append)
+    three[broker].manager.fetch(limits, Reader([(KEY, Wanted(offset, 1 << 20))]), answers.append)
     return answers
 
 
@@ -91,7 +91,7 @@ def test_a_follower_that_waits_hears_of_the_high_watermark_without_a_record() ->
     answers: list[list[Fetched]] = []
     limits = FetchLimits(500, 1, 1 << 20, replica_id=1, broker_epoch=1)
     wanted = {KEY: Wanted(1, 1 << 20, 0, 0, 0, high_watermark=0)}
-    leader.manager.fetch(limits, wanted, answers.append)
+    leader.manager.fetch(limits, Reader(wanted.items()), answers.append)
     assert answers == [], "2 has not confirmed it yet"
     three.fetch(2)
     [[found]] = answers

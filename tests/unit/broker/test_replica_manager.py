@@ -3,10 +3,10 @@
 import pytest
 from tests.unit.broker.conftest import TOPIC_ID, Bench, batch
 
-from headrace.broker.fetch_session import Wanted
+from headrace.broker.reader import Reader, Wanted
 from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
 from headrace.cluster.image import Partition as State
-from headrace.errors import ErrorCode
+from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches
 
 KEY = ("t", 0)
@@ -21,7 +21,7 @@ def produce(bench: Bench, *values: bytes, acks: int = 1, timeout_ms: int = 1000,
 
 def fetch(bench: Bench, offset: int, limits: FetchLimits = LIMITS, **wanted: int) -> list[list[Fetched]]:
     answers: list[list[Fetched]] = []
-    bench.replicas.fetch(limits, {KEY: Wanted(offset, 1 << 20, **wanted)}, answers.append)
+    bench.replicas.fetch(limits, Reader([(KEY, Wanted(offset, 1 << 20, **wanted))]), answers.append)
     return answers
 
 
@@ -213,3 +213,15 @@ def test_many_appends_of_one_turn_wake_a_reader_once(bench: Bench) -> None:
     bench.turn()
     assert len(answers) == 1
     assert len(batches(answers[0][0].ranges[0].read())) == 5
+
+
+def test_nothing_is_acknowledged_while_others_are_eligible_to_lead(bench: Bench) -> None:
+    """Whatever this broker takes for the minimum: the controller counted fewer, and may let one of the others lead."""
+    partition = bench.partition()
+    partition.lead(State(0, 1, (0,), (0, 1, 2), 3, elr=(1, 2)), bench.clock.now)
+    partition.append(batch(b"one"), 1, 0)
+    assert partition.high_watermark == 0
+    with pytest.raises(KafkaError, match=r"min\.insync\.replicas is 2"):
+        partition.append(batch(b"two"), -1, 0)
+    partition.lead(State(0, 1, (0,), (0, 1, 2), 4), bench.clock.now)
+    assert partition.high_watermark == 1

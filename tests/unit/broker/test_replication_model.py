@@ -129,6 +129,7 @@ class History:
         state, partition = self.set.state, replica.partition
         if replica.up and partition.is_leader and state.leader_epoch == partition.leader_epoch:
             partition.lead(state, self.set.clock.now, answers_wish=True)
+            replica.wake()
 
     def checkpoint(self, replica: Replica) -> None:
         if replica.up:

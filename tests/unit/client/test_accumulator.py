@@ -221,6 +221,35 @@ def test_too_late_is_said_with_the_setting() -> None:
     assert accumulator.memory_used == 0
 
 
+def test_in_flight_too_late_is_said_in_time_and_nothing_overtakes_it() -> None:
+    accumulator = known(delivery_timeout=10.0)
+    late, next_one = add(accumulator, b"a" * 60, 0.0), add(accumulator, b"b" * 60, 5.0)
+    (first, second) = accumulator.drain([P0], 6.0)
+    accumulator.refuse(second, NETWORK, 7.0)
+    assert accumulator.next_time([P0], 8.0) == 10.0, "the deadline of what is in flight wakes the sender"
+    assert accumulator.expire(10.0) == []
+    assert "delivery_timeout_ms" in str(late.error)
+    assert not accumulator.drain([P0], 10.0), "the second waits for the answer to the first"
+    assert accumulator.next_time([P0], 10.0) == 15.0, "told once"
+    accumulator.complete(first, 1)
+    (again,) = accumulator.drain([P0], 11.0)
+    assert header(again) == (9, 0, 2)
+    accumulator.complete(again, 2)
+    assert next_one.result is not None
+    assert accumulator.memory_used == 0
+
+
+def test_what_expired_in_flight_is_not_sent_again() -> None:
+    accumulator = known(delivery_timeout=10.0, batch_size=1000)
+    acks = [add(accumulator, b"a", 0.0), add(accumulator, b"b", 0.0)]
+    (batch,) = accumulator.drain([P0], 6.0)
+    accumulator.expire(10.0)
+    assert not accumulator.refuse(batch, KafkaError(ErrorCode.MESSAGE_TOO_LARGE), 10.5)
+    assert all(ack.error for ack in acks)
+    assert accumulator.memory_used == 0
+    assert not accumulator.active()
+
+
 def test_retries_are_counted() -> None:
     accumulator = make(retries=2)
     ack = add(accumulator, b"a")
@@ -322,3 +351,13 @@ def test_no_loss_no_duplicate_no_reordering_through_lost_requests_and_answers(se
     for value, ack in acks:
         if ack.result is not None:
             assert broker.log[ack.result.offset] == value
+
+
+@pytest.mark.parametrize("created", [1008.1341621321653, 1000.1, 0.30000000000000004])
+def test_what_is_asked_for_in_time_is_done_in_time(created: float) -> None:
+    """At the moment that `next_time` names there is something to do, however the sums are rounded."""
+    accumulator = make(delivery_timeout=30.0, linger=0.0)
+    accumulator.append(P0, 0, None, b"v", (), 50, Ack(), created)
+    due = accumulator.next_time([P0], created + 1.0)
+    assert due is not None
+    assert len(accumulator.expire(due)) == 1

@@ -47,10 +47,12 @@ METHODS = {
     "Consumer": "assign assignment beginning_offsets close commit commit_nowait committed end_offsets lag "
     "offsets_for_times partitions_for pause paused poll position resume seek seek_to_beginning seek_to_end "
     "seek_to_timestamp start subscribe subscription unsubscribe",
-    "Admin": "alter_configs alter_group_offsets alter_partition_reassignments close create_partitions create_topic "
-    "create_topics delete_group_offsets delete_groups delete_records delete_topics describe_configs describe_group "
-    "describe_log_dirs describe_topics drain_broker elect_leaders image list_group_offsets list_groups list_offsets "
-    "list_partition_reassignments list_topics on_change start",
+    "Admin": "alter_configs alter_group_offsets alter_partition_reassignments alter_replica_log_dirs "
+    "alter_topic_configs close connected create_partitions create_topic create_topics "
+    "delete_group_offsets delete_groups delete_records delete_topics describe_configs describe_group "
+    "describe_log_dirs describe_topics drain_broker elect_leaders image increase_partitions "
+    "list_group_offsets list_groups list_offsets list_partition_reassignments list_topics on_change "
+    "remove_group_members start",
 }
 
 

@@ -49,6 +49,8 @@ PARTITIONS = st.builds(
     partition_epoch=st.integers(0, 9),
     adding=st.just(()) | BROKERS,
     removing=st.just(()) | BROKERS,
+    elr=st.just(()) | BROKERS,
+    last_known_leader=st.integers(-1, 3),
 )
 CONFIGS = st.dictionaries(st.sampled_from(["retention.ms", "segment.bytes"]), st.sampled_from(["1", "2"]))
 OWNERS = st.builds(OffsetsOwner, IDS, st.integers(0, 9))

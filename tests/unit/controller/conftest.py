@@ -29,7 +29,7 @@ async def in_memory(store: MemoryStore) -> AsyncIterator[LittleCluster]:
     async def connect() -> Registry:
         return MemoryRegistry(store, request_timeout=0.1)
 
-    cluster = LittleCluster(connect, "little", ttl=0.5)
+    cluster = LittleCluster(connect, "little", ttl=2.0)
     yield cluster
     await cluster.close()
 
@@ -43,7 +43,7 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[LittleCluster
         async def connect() -> Registry:
             return MemoryRegistry(store)
 
-        made = LittleCluster(connect, "little", ttl=0.5)
+        made = LittleCluster(connect, "little", ttl=2.0)
         yield made
         await made.close()
         store.close()

@@ -10,14 +10,17 @@ import random
 import uuid
 from dataclasses import replace
 
+from headrace.cluster.configs import Settings
 from headrace.cluster.image import Endpoint, Image, Node, Partition
-from headrace.controller import isr, leaders, reassignment, topics
+from headrace.controller import configs, isr, leaders, reassignment, topics
 from headrace.controller.plan import Incarnation, Plan, View
 from headrace.errors import KafkaError
 from headrace.v1 import common_pb2 as pb
 from headrace.v1 import controller_pb2 as cpb
 
 UNCLEAN = "unclean.leader.election.enable"
+MIN_ISR = "min.insync.replicas"
+SETTINGS = Settings({"cluster.id": "model", "node.id": "0"})
 
 
 def numbers(text: str) -> list[int]:
@@ -29,6 +32,10 @@ def shown(state: Partition) -> str:
     text = f"leader {leader} in epoch {state.leader_epoch}, isr {listed(state.isr)} of {listed(state.replicas)}"
     if state.adding or state.removing:
         text += f", adding {listed(state.adding)}, removing {listed(state.removing)}"
+    if state.elr:
+        text += f", eligible {listed(state.elr)}"
+    if state.last_known_leader != -1:
+        text += f", last led by {state.last_known_leader}"
     return text
 
 
@@ -44,6 +51,7 @@ class Model:
         self.random = random.Random(seed)
         self.rules = rules or topics.TopicRules(num_partitions=1, replication_factor=1)
         self.disks: dict[int, uuid.UUID] = {}
+        self.lineages: dict[int, str] = {}
         self.revision = 0
 
     # Brokers
@@ -51,8 +59,18 @@ class Model:
     def register(self, broker: int, rack: str = "") -> Plan:
         self.revision += 1
         disk = self.disks.setdefault(broker, uuid.UUID(int=self.random.getrandbits(128)))
-        node = Node(broker, self.revision, Endpoint("b", broker), rack=rack, directory_id=disk)
+        lineage = self.lineages.setdefault(broker, f"{broker}@{self.revision}")
+        node = Node(broker, self.revision, Endpoint("b", broker), rack=rack, directory_id=disk, lineage_id=lineage)
         return self.with_brokers({**self.image.brokers, broker: node})
+
+    def lose_records(self, broker: int) -> Plan:
+        """Its power went: it comes back without what it had not synced."""
+        self.lineages.pop(broker, None)
+        return self.register(broker)
+
+    def lose_disk(self, broker: int) -> Plan:
+        self.disks.pop(broker, None)
+        return self.lose_records(broker)
 
     def down(self, *gone: int) -> Plan:
         return self.with_brokers({b: node for b, node in self.image.brokers.items() if b not in gone})
@@ -67,10 +85,13 @@ class Model:
     def unclean_allowed(self, topic: str) -> bool:
         return self.image.topic_config(topic).get(UNCLEAN) == "true"
 
+    def min_isr(self, topic: str) -> int:
+        return int(self.image.topic_config(topic).get(MIN_ISR, "1"))
+
     @property
     def view(self) -> View:
         stopping = {b for b, e in self.stopping.items() if b in self.image.brokers and self.image.brokers[b].epoch == e}
-        return View(self.image, self.incarnations, frozenset(stopping))
+        return View(self.image, self.incarnations, frozenset(stopping), min_isr=self.min_isr)
 
     def take(self, plan: Plan) -> Plan:
         self.image = plan.over(self.image)
@@ -149,8 +170,10 @@ class Model:
         self.register(int(broker))
 
     def do_empty(self, broker: str) -> None:
-        self.disks.pop(int(broker))
-        self.register(int(broker))
+        self.lose_disk(int(broker))
+
+    def do_unclean(self, broker: str) -> None:
+        self.lose_records(int(broker))
 
     def do_shutdown(self, broker: str) -> list[str]:
         _, remaining = self.shut_down(int(broker))
@@ -234,6 +257,15 @@ class Model:
     def do_config(self, name: str, **values: str) -> None:
         self.take(Plan(topic_configs={name: values}))
         self.reconcile()
+
+    def do_alter(self, name: str, **values: str) -> list[str]:
+        request = cpb.AlterConfigsRequest()
+        asked = request.alterations.add(resource=pb.ConfigResource(type=pb.CONFIG_RESOURCE_TOPIC, name=name))
+        for key, value in values.items():
+            asked.operations.add(name=key, kind=cpb.AlterConfigsRequest.SET, value=value)
+        plan, response = configs.alter(self.view, request, SETTINGS)
+        self.take(plan)
+        return self._errors(response.results)
 
     def do_show(self, name: str) -> list[str]:
         topic = self.image.topics[name]

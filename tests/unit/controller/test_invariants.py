@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.controller.model import UNCLEAN, Model
+from tests.unit.controller.model import MIN_ISR, UNCLEAN, Model
 
 from headrace.cluster.image import NO_LEADER, Partition
 from headrace.errors import ErrorCode
@@ -37,8 +37,11 @@ class ControllerWalk(RuleBasedStateMachine):
 
     @rule(broker=st.sampled_from(BROKERS))
     def comes_back_empty(self, broker: int) -> None:
-        self.model.disks.pop(broker, None)
-        self.model.register(broker)
+        self.model.lose_disk(broker)
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def comes_back_without_its_last_records(self, broker: int) -> None:
+        self.model.lose_records(broker)
 
     @rule(brokers=st.sets(st.sampled_from(BROKERS), min_size=1, max_size=3))
     def die(self, brokers: set[int]) -> None:
@@ -58,10 +61,11 @@ class ControllerWalk(RuleBasedStateMachine):
     # Topics
 
     @precondition(lambda self: self.topics_made < 4)
-    @rule(partitions=st.integers(1, 4), factor=st.integers(1, 3), unclean=st.booleans())
-    def create(self, partitions: int, factor: int, unclean: bool) -> None:
+    @rule(partitions=st.integers(1, 4), factor=st.integers(1, 3), unclean=st.booleans(), min_isr=st.sampled_from("123"))
+    def create(self, partitions: int, factor: int, unclean: bool, min_isr: str) -> None:
         self.topics_made += 1
-        options = {"partitions": str(partitions), "rf": str(factor), **({UNCLEAN: "true"} if unclean else {})}
+        options = {"partitions": str(partitions), "rf": str(factor), MIN_ISR: min_isr}
+        options |= {UNCLEAN: "true"} if unclean else {}
         refused = self.model.do_create(f"t{self.topics_made}", **options)
         usable = sum(map(self.model.view.usable, self.model.image.brokers))
         assert bool(refused) == (usable < factor)
@@ -131,6 +135,9 @@ class ControllerWalk(RuleBasedStateMachine):
             assert len(set(state.replicas)) == len(state.replicas) >= 1
             assert len(set(state.isr)) == len(state.isr)
             assert set(state.isr) <= set(state.replicas)
+            assert set(state.elr) <= set(state.replicas) - set(state.isr)
+            if len(state.isr) >= min(self.model.min_isr(name), len(state.replicas)):
+                assert not state.elr
             assert set(state.adding) | set(state.removing) <= set(state.replicas)
             if state.leader != NO_LEADER:
                 assert state.leader in state.isr
@@ -140,7 +147,7 @@ class ControllerWalk(RuleBasedStateMachine):
                 # One leader, and one life of it, for each leader epoch.
                 assert self.leader_of.setdefault((topic_id, index, state.leader_epoch), term) == term
             else:
-                assert not any(self.model.view.usable(member) for member in state.isr)
+                assert not any(self.model.view.usable(member) for member in (*state.isr, *state.elr))
             old = self.before.get((topic_id, index))
             if old is not None and old != state:
                 self._check_step(name, old, state, asked)
@@ -151,7 +158,9 @@ class ControllerWalk(RuleBasedStateMachine):
         assert new.leader_epoch >= old.leader_epoch
         if new.leader != old.leader:
             assert new.leader_epoch > old.leader_epoch
-        clean = new.leader in (*old.isr, NO_LEADER)
+        clean = new.leader in (*old.isr, *old.elr, NO_LEADER)
+        # When everyone lost records, the one that led last is the best guess.
+        clean = clean or (new.leader == old.last_known_leader and not old.isr and not old.elr)
         handed_over = new.leader in self.reported
         allowed = self.model.unclean_allowed(name) or asked_for_unclean
         assert clean or handed_over or allowed, f"unclean leader: {old} -> {new}"

@@ -92,7 +92,7 @@ class World:
             append = self.held.pop(0)
             self.log += append.records
             self.on_store(append)
-            self.run(self.shard.appended(append.id, self.now))
+            self.run(self.shard.appended([append.id], self.now))
 
     def fail(self, error: ErrorCode) -> None:
         """Everything that is held is refused, in order."""

@@ -57,7 +57,7 @@ class Process:
         self.epochs: dict[int, int] = {}
 
     async def start(self) -> None:
-        registry = MemoryRegistry(self.world.store)
+        registry = self.registry = MemoryRegistry(self.world.store)
         self.session = await registry.session(30)
         self.claims = Claims(self.number, registry, KEYS, self.session, lambda: self.world.image, self)
         self.task = asyncio.create_task(self.claims.run())
@@ -135,4 +135,17 @@ async def test_a_claim_nobody_can_read_is_replaced() -> None:
     await registry.txn([], [Put(KEYS.offsets_owner(3), b"rubbish")])
     first = await world.start(0)
     await until(lambda: len(first.epochs) == PARTITIONS)
+    await first.leave()
+
+
+async def test_nothing_is_kept_from_others_when_the_registry_does_not_answer() -> None:
+    world = World()
+    first = await world.start(0)
+    await until(lambda: len(first.epochs) == PARTITIONS)
+    first.registry.drop_answers(1)
+    second = await world.start(1)
+    await until(lambda: len(first.epochs) + len(second.epochs) == PARTITIONS and bool(second.epochs))
+    await until(lambda: world.holders() == {**dict.fromkeys(first.epochs, 0), **dict.fromkeys(second.epochs, 1)})
+    assert len(second.epochs) > 1
+    await second.leave()
     await first.leave()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,20 @@ async def test_a_connection_that_died_silently_costs_no_session(etcd: LocalEtcd)
     await registry.close()
     await other.close()
     await link.close()
+
+
+async def test_a_loop_with_slow_turns_keeps_its_session(etcd: LocalEtcd) -> None:
+    """A process with too many clients for its share of a core goes on owning what it owns."""
+    registry = EtcdRegistry([etcd.endpoint])
+    session = await registry.session(3)
+    turns = 0
+    while turns < 20 and session.valid:
+        time.sleep(0.3)
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns == 20
+    assert session.valid
+    await registry.close()
 
 
 async def test_the_next_endpoint_is_used_when_one_fails(etcd: LocalEtcd) -> None:

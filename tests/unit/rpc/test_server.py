@@ -74,6 +74,12 @@ async def test_a_dead_address_is_a_network_exception() -> None:
     await channels.close()
 
 
+async def test_liveness_does_not_wait_for_serving(server: RpcServer, channel: grpc.aio.Channel) -> None:
+    await server.set_serving(False)
+    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="liveness"))
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
 async def test_health_follows_set_serving(server: RpcServer, channel: grpc.aio.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for serving, expected in ((True, "SERVING"), (False, "NOT_SERVING")):

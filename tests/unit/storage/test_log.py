@@ -119,8 +119,20 @@ def test_the_last_five_batches_of_a_producer_are_recognised() -> None:
     for number in range(6):
         log.append_as_leader(idempotent(number * 2, 2), 0, NOW)
     assert log.append_as_leader(idempotent(2, 2), 0, NOW)[:2] == (2, 3)
-    assert code_of(lambda: log.append_as_leader(idempotent(0, 2), 0, NOW)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert code_of(lambda: log.append_as_leader(idempotent(0, 2), 0, NOW)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert log.log_end_offset == 12
+
+
+def test_a_batch_from_before_a_restart_is_not_taken_for_one_that_is_missing() -> None:
+    """A snapshot holds only a producer's last batch; whoever repeats an earlier one must not write it again."""
+    log = make_log()
+    for number in range(3):
+        log.append_as_leader(idempotent(number), 0, NOW)
+    again = reopen(log, clean=True)
+    assert again.append_as_leader(idempotent(2), 0, NOW).duplicate
+    assert code_of(lambda: again.append_as_leader(idempotent(0), 0, NOW)) is ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert code_of(lambda: again.append_as_leader(idempotent(4), 0, NOW)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert again.log_end_offset == 3
 
 
 def test_sequences_wrap_at_the_largest_int32() -> None:
@@ -385,3 +397,18 @@ def test_an_index_that_leads_astray_is_made_anew_at_the_lookup() -> None:
     for offset in range(log.segments.active.base_offset):
         found = batches(log.read(offset, 1, upto=60).read())[0]
         assert found.base_offset == offset
+
+
+def test_a_batch_that_the_disk_did_not_keep_is_the_disks_failure() -> None:
+    log = make_log(segment_bytes=2000, index_interval_bytes=200)
+    fill(log, 60)
+    log = reopen(log, clean=True)
+    told: list[OSError] = []
+    log.on_failure = told.append
+    file = log.segments.first.log
+    damaged = bytearray(file.pread(file.size(), 0))
+    damaged[8:17] = b"\xff" * 9
+    file.truncate(0)
+    file.append(damaged)
+    assert code_of(lambda: log.read(0, 1, upto=60)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [error.errno for error in told] == [errno.EIO]

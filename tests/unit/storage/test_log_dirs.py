@@ -232,6 +232,34 @@ def test_a_recovery_point_above_a_truncation_is_lowered_on_disk_before_the_segme
     assert files.read("/a/recovery-point-offset-checkpoint").endswith(b"orders 0 1\n")
 
 
+def test_a_slow_thread_does_not_put_an_old_recovery_point_over_a_newer_one() -> None:
+    files = MemoryFiles()
+    dirs, _ = open_dirs(files, ("/a",))
+    log = dirs.create("orders", 0)
+    fill(log, 3)
+    log.flush()
+    [(_, write, written)] = dirs.begin_checkpoints()
+    log.truncate_to(1)
+    fill(log, 8, epoch=1)
+    write()
+    written()
+    assert files.read("/a/recovery-point-offset-checkpoint").endswith(b"orders 0 1\n")
+
+
+def test_a_cut_while_a_thread_writes_is_not_forgotten() -> None:
+    files = MemoryFiles()
+    dirs, _ = open_dirs(files, ("/a",))
+    log = dirs.create("orders", 0)
+    fill(log, 3)
+    log.flush()
+    [(_, write, written)] = dirs.begin_checkpoints()
+    write()
+    log.truncate_to(1)
+    written()
+    fill(log, 8, epoch=1)
+    assert files.read("/a/recovery-point-offset-checkpoint").endswith(b"orders 0 1\n")
+
+
 def test_on_a_real_disk(tmp_path: Path) -> None:
     paths = (str(tmp_path / "a"), str(tmp_path / "b"))
     dirs, _ = open_dirs(OsFiles(max_open=4, max_maps=2), paths)
@@ -248,3 +276,22 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
     again.remove_deleted(NOW + 100)
     assert not list(tmp_path.glob("*/orders-3*"))
     assert again.files.space(paths[0])[0] > 0
+
+
+def test_a_log_takes_the_settings_that_came_after_it_was_opened() -> None:
+    """At a start the logs are opened before the broker has heard of any topic's settings."""
+    files = MemoryFiles()
+    settings = {"min.insync.replicas": "1"}
+
+    def open_with_settings() -> LogDirs:
+        dirs = LogDirs(
+            files, ("/a",), node_id=1, cluster_id="c", config_of=lambda _: LogConfig.of(settings), random=Random(3)
+        )
+        dirs.load()
+        return dirs
+
+    open_with_settings().create("orders", 0)
+    files.locks.clear()
+    dirs = open_with_settings()
+    settings["min.insync.replicas"] = "2"
+    assert dirs.create("orders", 0).config.min_insync_replicas == 2

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
 
 from headrace.records.batch import batches
+from headrace.storage.config import LogConfig
 from headrace.storage.log import Log
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Known
@@ -182,3 +183,23 @@ def test_a_producer_is_known_after_a_kill_although_its_records_are_gone() -> Non
     assert log.log_start_offset == 6
     log.flush()
     assert reopen(log).append_as_leader(idempotent(5), 2, NOW).duplicate
+
+
+def test_a_cut_that_the_disk_forgot_does_not_bring_back_what_was_cut_off() -> None:
+    """The segment before the recovery point ends there only because it was cut, and the power went too early."""
+    files = MemoryFiles()
+    log = make_log(files)
+    fill(log, 4)
+    size = log.segments.active.size
+    fill(log, 1)
+    log.flush()
+    log.truncate_to(4)
+    log.update_config(LogConfig.of({"segment.bytes": str(size)}))
+    fill(log, 2, epoch=1)
+    assert [segment.base_offset for segment in log.segments] == [0, 4]
+    log.segments.active.log.sync()
+    files.sync_dir(FOLDER)
+    files.crash()
+    again = make_log(files, Known(recovery_point=4))
+    assert offsets(again) == [0, 1, 2, 3, 4]
+    assert [each.leader_epoch for each in content(again)] == [0] * 5

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from headrace.broker.authorizer import Operation
 from headrace.broker.broker import Broker
-from headrace.broker.fetch_session import Key, Session, Wanted
+from headrace.broker.fetch_session import NO_SESSION, Session
 from headrace.broker.handlers.leaders import LeaderHints
+from headrace.broker.reader import Key, Wanted
 from headrace.broker.replica_manager import Fetched, FetchLimits
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import LATER, Context, handles
@@ -25,7 +26,7 @@ READ_COMMITTED = 1
 def fetch(broker: Broker, context: Context, body: memoryview) -> object:
     request = parse_request(context.version, body)
     try:
-        session, wanted = _open_session(broker, context, request)
+        session = _open_session(broker, context, request)
     except KafkaError as error:
         return write_response(context.version, [], error.code)
     limits = FetchLimits(
@@ -39,13 +40,15 @@ def fetch(broker: Broker, context: Context, body: memoryview) -> object:
     )
 
     def reply(found: list[Fetched]) -> None:
+        if session.id == NO_SESSION:
+            session.close()
         context.complete(_answer(broker, context, request, session, found))
 
-    broker.replicas.fetch(limits, wanted, reply)
+    broker.replicas.fetch(limits, session, reply)
     return LATER
 
 
-def _open_session(broker: Broker, context: Context, request: FetchRequest) -> tuple[Session | None, dict[Key, Wanted]]:
+def _open_session(broker: Broker, context: Context, request: FetchRequest) -> Session:
     allows, principal = broker.authorizer.allows, context.principal
     wanted: list[tuple[Key, Wanted]] = []
     for topic, index, offset, max_bytes, current_epoch, fetched_epoch, log_start, _, mark in request.partitions:
@@ -58,13 +61,14 @@ def _open_session(broker: Broker, context: Context, request: FetchRequest) -> tu
         wanted,
         request.forgotten,
         by_id=context.version >= TOPIC_IDS,
-        privileged=request.replica_id >= 0,
+        replica_id=request.replica_id,
+        broker_epoch=request.replica_epoch,
         now=context.received,
     )
 
 
 def _answer(
-    broker: Broker, context: Context, request: FetchRequest, session: Session | None, found: list[Fetched]
+    broker: Broker, context: Context, request: FetchRequest, session: Session, found: list[Fetched]
 ) -> list[Part]:
     hints = LeaderHints(broker)
     committed = () if request.isolation_level == READ_COMMITTED else None
@@ -72,11 +76,7 @@ def _answer(
     results = []
     for key, error, ranges, size, mark, log_start, diverging, preferred in found:
         noteworthy = error is not None or diverging is not None or preferred >= 0
-        if (
-            session is not None
-            and session.epoch > 1
-            and not session.is_news(key, size > 0, noteworthy, mark, log_start)
-        ):
+        if not session.is_news(key, size > 0, noteworthy, mark, log_start) and not session.full:
             continue
         result = PartitionResult(*key, 0, mark, mark, log_start, list(ranges), committed, preferred)
         if error is not None:
@@ -87,4 +87,4 @@ def _answer(
         elif size and consumer:
             broker.count_read(key[0], size)
         results.append(result)
-    return write_response(context.version, results, 0, session.id if session is not None else 0, 0, hints.endpoints)
+    return write_response(context.version, results, 0, session.id, 0, hints.endpoints)

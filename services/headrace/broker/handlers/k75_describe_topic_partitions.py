@@ -1,6 +1,6 @@
 """DescribeTopicPartitions: topics with their partitions, a page at a time.
 
-Version 0 (KIP-966). There are no eligible leader replicas beside the in-sync ones, so those two lists are empty.
+Version 0, with the eligible leader replicas of KIP-966.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.errors import ErrorCode
 from headrace.wire.api import Context, handles
-from headrace.wire.picture import NO_OPERATIONS, describe_partition
+from headrace.wire.picture import NO_OPERATIONS, describe_partition, last_known_elr
 from headrace.wire.protocol import ApiKey
 
 MAX_PARTITIONS = 2000
@@ -37,9 +37,10 @@ def describe_topic_partitions(broker: Broker, context: Context, request: Any) ->
             continue
         shown = range(first, min(len(topic.partitions), first + left))
         partitions = [
-            describe_partition(image.brokers, i, topic.partitions[i])
-            | {"eligible_leader_replicas": [], "last_known_elr": []}
+            describe_partition(image.brokers, i, state)
+            | {"eligible_leader_replicas": state.elr, "last_known_elr": last_known_elr(state)}
             for i in shown
+            for state in (topic.partitions[i],)
         ]
         topics.append(_topic(ErrorCode.NONE, name, topic.id, topic.internal, partitions))
         left -= len(partitions)
