@@ -129,8 +129,10 @@ class LocalEtcd:
             self._process = None
 
     def pause(self) -> None:
+        """Stops the process; when this returns, none of its threads runs any more."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         if self._process is not None:
