@@ -136,7 +136,6 @@ def _places(known: Producer) -> list[tuple[int, ...]]:
 Rewinding.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestRewinding = Rewinding.TestCase
