@@ -169,10 +169,8 @@ class Scenario:
         world.run(1.0)
         done: list[bool] = []
         for probe, partitions in probes:
-            for index in range(partitions):
-                probe.process.spawn(self._probe(probe, index, done))
-        expected = sum(partitions for _, partitions in probes)
-        if not self._until(lambda: len(done) == expected, RECOVERY_SECONDS, "a record to every partition"):
+            probe.process.spawn(self._probe(probe, partitions, done))
+        if not self._until(lambda: len(done) == len(probes), RECOVERY_SECONDS, "a record to every partition"):
             return False
         return self._until(
             lambda: self.checker.settled() is None and self._all_read() is None,
@@ -180,9 +178,10 @@ class Scenario:
             lambda: self.checker.settled() or self._all_read() or "",
         )
 
-    async def _probe(self, probe: Producer, index: int, done: list[bool]) -> None:
-        while not await probe.deliver(index, 1):
-            await probe.pause(0.5)
+    async def _probe(self, probe: Producer, partitions: int, done: list[bool]) -> None:
+        for index in range(partitions):
+            while not await probe.deliver(index, 1):
+                await probe.pause(0.5)
         done.append(True)
 
     def _all_read(self) -> str | None:
