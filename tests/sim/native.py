@@ -36,7 +36,7 @@ class NativeProducer(Client):
         while self.working:
             await self.pause(self.chance.expovariate(1.0))
             found = self.follower.image.topics.get(self.topic)
-            if found is None or self.waiting > MOST_WAITING:
+            if not self.working or found is None or self.waiting > MOST_WAITING:
                 continue
             for _ in range(self.chance.randint(1, 6)):
                 index = self.chance.randrange(len(found.partitions))

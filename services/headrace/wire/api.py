@@ -19,7 +19,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -184,7 +184,8 @@ def handles(
     return mark
 
 
-def handlers_in(package: str) -> list[Handler]:
+@cache
+def handlers_in(package: str) -> tuple[Handler, ...]:
     """Every handler in the modules of a package."""
     found = []
     root = import_module(package)
@@ -194,7 +195,7 @@ def handlers_in(package: str) -> list[Handler]:
             handler = getattr(value, "__handles__", None)
             if isinstance(handler, Handler) and handler.call.__module__ == module.__name__:
                 found.append(handler)
-    return found
+    return tuple(found)
 
 
 class Api:
