@@ -138,6 +138,7 @@ class FrameReader:
         "_taken",
         "_view",
         "bytes_in",
+        "drained",
         "more",
         "starved",
     )
@@ -165,6 +166,8 @@ class FrameReader:
         """Whether the last receive got all it asked for, so that there is likely more."""
         self.starved = False
         """Whether the frame being read waits for memory: receive nothing until it is granted."""
+        self.drained = True
+        """Whether everything received so far was handed out: there is no next frame, and nothing to park."""
 
     @property
     def mid_frame(self) -> bool:
@@ -189,6 +192,7 @@ class FrameReader:
         self._end += count
         self.bytes_in += count
         self.more = count == len(target)
+        self.drained = False
         return count > 0
 
     def next(self) -> tuple[memoryview, int] | None:
@@ -201,6 +205,7 @@ class FrameReader:
             frame, taken = memoryview(self._frame)[: self._size], self._taken
             self._frame = None
             self._memory.forget(self._owner)
+            self.drained = True
             return frame, taken
         position = self._position
         have = self._end - position - 4
@@ -215,6 +220,7 @@ class FrameReader:
         self._last_size = size
         if have >= size:
             self._position = position + size
+            self.drained = have == size
             return memoryview(bytearray(self._view[position : position + size])), 0
         self._begin(size, position, have)
         return None

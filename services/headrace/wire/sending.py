@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
 
 GATHER = 64
 """Memory parts in one `sendmsg`."""
@@ -30,7 +30,6 @@ _PROBE = [bytearray(1)]
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
-@runtime_checkable
 class FileRange(Protocol):
     """Bytes of an open file; `release` is called once, when they are sent or will not be."""
 
