@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.broker.authorizer import Operation
 from headrace.broker.broker import Broker
 from headrace.broker.handlers.leaders import LeaderHints
-from headrace.broker.replica_manager import Produced
+from headrace.broker.requests import Produced
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import LATER, Context, handles
 from headrace.wire.produce import (
