@@ -166,7 +166,7 @@ class Connection:
         )
         context.started = time.monotonic()
         try:
-            answer = self.api.dispatch(context, frame[header.body :])
+            answer = self.api.dispatch(context, frame[header.body :], borrowed=not taken)
         except CloseConnection:
             self._listener.memory.give_back(taken)
             raise

@@ -1,10 +1,11 @@
 """Frames from a socket: an int32 size, then that many bytes.
 
-Small frames come many at a time through one scratch buffer that all connections of a loop share, and are copied out of
-it. A frame that does not fit gets a bytearray of its own, which the rest is received into directly: the handler gets
-that memory, may stamp it and write it to disk. The buffer grows with the bytes that arrive, never with the size that
-was announced, and all such buffers together are bounded by a `FrameMemory`. A few large ones are kept and used again
-once no handler refers to them: touching fresh memory costs several times what receiving into it does.
+Small frames come many at a time through one scratch buffer that all connections of a loop share, and are handed out as
+they lie in it: whoever keeps one copies it. A frame that does not fit, or has not come whole, gets a bytearray of its
+own, which the rest is received into directly. A handler may stamp the memory it gets and write it to disk. The buffer
+grows with the bytes that arrive, never with the size that was announced, and all such buffers together are bounded by a
+`FrameMemory`. A few large ones are kept and used again once no handler refers to them: touching fresh memory costs
+several times what receiving into it does.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Protocol
 
 from headrace.wire.errors import MalformedRequest
 
-SCRATCH_BYTES = 65536
+SCRATCH_BYTES = 262144
 FIRST_READ = 4096
 """How much is asked for at first where large frames are the rule: little enough that its copy costs nothing."""
 
-LARGE_FRAME = 32768
+LARGE_FRAME = 65536
 FIRST_ALLOCATION = 262144
 HEADROOM = 64
 """How many times the bytes that have come a frame's buffer may be, at first."""
@@ -196,7 +197,10 @@ class FrameReader:
         return count > 0
 
     def next(self) -> tuple[memoryview, int] | None:
-        """The next complete frame, and the bytes of `FrameMemory` that are now the caller's to give back."""
+        """The next complete frame, and the bytes of `FrameMemory` that are now the caller's to give back.
+
+        With 0 of them the frame lies in the scratch buffer, and is good until the next `receive` of anybody.
+        """
         if self._frame is not None:
             if self._filled < self._size:
                 return None
@@ -221,14 +225,14 @@ class FrameReader:
         if have >= size:
             self._position = position + size
             self.drained = have == size
-            return memoryview(bytearray(self._view[position : position + size])), 0
+            return self._view[position : position + size], 0
         self._begin(size, position, have)
         return None
 
     def park(self) -> None:
         """Keep what is not parsed yet: the scratch buffer is everybody's."""
         if self._view is self._scratch and self._end > self._position:
-            self._view = memoryview(bytes(self._scratch[self._position : self._end]))
+            self._view = memoryview(bytearray(self._scratch[self._position : self._end]))
             self._position, self._end = 0, len(self._view)
 
     def close(self) -> None:

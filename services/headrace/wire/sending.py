@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol, TypeAlias
 
+from headrace.wire.errors import FileEndedEarly
+
 GATHER = 64
 """Memory parts in one `sendmsg`."""
 
@@ -82,10 +84,6 @@ def read_ahead(descriptor: int, position: int, length: int) -> None:
         if not count:
             return
         position += count
-
-
-class FileEndedEarly(OSError):
-    """A file is shorter than the range of it that was promised: the response cannot be completed."""
 
 
 class Output:

@@ -26,7 +26,7 @@ from headrace.wire.protocol import ApiKey
 _ACKS = (-1, 0, 1)
 
 
-@handles(ApiKey.PRODUCE, versions=(3, 13), advertise_from=0, raw=True)
+@handles(ApiKey.PRODUCE, versions=(3, 13), advertise_from=0, raw=True, borrows=True)
 def produce(broker: Broker, context: Context, body: memoryview) -> object:
     version = context.version
     request = parse_request(version, body)

@@ -22,7 +22,7 @@ from headrace.wire.sending import Part
 READ_COMMITTED = 1
 
 
-@handles(ApiKey.FETCH, versions=(4, 18), raw=True)
+@handles(ApiKey.FETCH, versions=(4, 18), raw=True, borrows=True)
 def fetch(broker: Broker, context: Context, body: memoryview) -> object:
     request = parse_request(context.version, body)
     try:
