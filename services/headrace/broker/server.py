@@ -50,7 +50,7 @@ from headrace.rpc.metrics import MetricsServer
 from headrace.storage.files import Files, OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs, attempt
 from headrace.timing.driver import TimerDriver
-from headrace.timing.idle import IdleSelector
+from headrace.timing.idle import LoopIdle
 from headrace.timing.purgatory import Purgatory
 from headrace.v1 import broker_pb2_grpc
 from headrace.v1 import controller_pb2 as controller_pb
@@ -88,7 +88,6 @@ class BrokerService:
         *,
         clock: Clock | None = None,
         random: Random | None = None,
-        idle: IdleSelector | None = None,
         outside: Outside | None = None,
     ) -> None:
         self._outside = outside = outside or Outside()
@@ -102,7 +101,7 @@ class BrokerService:
         self.kafka: list[tuple[str, tuple[str, int]]] = []
         """Name and bound address of each Kafka listener."""
         self.metrics_port = 0
-        self._idle = idle
+        self._idle = LoopIdle(lambda: self.wire.busy_seconds)
         self._epoch = -1
         self._registered = asyncio.Event()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -341,9 +340,8 @@ class BrokerService:
     def _gauges(self) -> dict[str, float]:
         image = self.follower.image
         offline = sum(p.leader == NO_LEADER for topic in image.topics.values() for p in topic.partitions)
-        idle = self._idle.take_share() if self._idle else 0.0
         return {
-            "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": idle,
+            "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": self._idle.take_share(),
             "kafka_network_requestchannel_requestqueuesize": sum(each.handling for each in self._listeners),
             "kafka_server_socketservermetrics_connection_count": self.wire.connections,
             "kafka_server_replicamanager_offlinereplicacount": sum(len(d.lost) for d in self.log_dirs.dirs),

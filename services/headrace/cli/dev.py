@@ -25,7 +25,6 @@ from headrace.cluster.configs import Settings
 from headrace.config import InvalidConfig
 from headrace.errors import KafkaError
 from headrace.registry.local_etcd import LocalEtcd, LocalEtcdError
-from headrace.timing.idle import IdleSelector
 
 HOST = "127.0.0.1"
 METRICS_ABOVE = 312
@@ -125,16 +124,15 @@ def run(data: Path, port: int, brokers: int, etcd: str | None, overrides: list[s
         _check_leftovers(data)
         plan = Plan(data.absolute(), port, brokers, etcd or "", overrides)
         _check_ports(plan)
-        idle = IdleSelector()
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(idle)) as runner:
-            runner.run(_run(plan, idle, own_etcd=etcd is None))
+        with asyncio.Runner(loop_factory=process.new_loop) as runner:
+            runner.run(_run(plan, own_etcd=etcd is None))
     except (KafkaError, OSError, LocalEtcdError) as error:
         process.fail(error.message if isinstance(error, KafkaError) else str(error))
     finally:
         lock.close()
 
 
-async def _run(plan: Plan, idle: IdleSelector, own_etcd: bool) -> None:
+async def _run(plan: Plan, own_etcd: bool) -> None:
     stop = process.signalled()
     began = time.monotonic()
     process.log_to(plan.data / "headrace.log")
@@ -148,7 +146,7 @@ async def _run(plan: Plan, idle: IdleSelector, own_etcd: bool) -> None:
         members = plan.members()
         for _, given in members:
             Settings(given)  # a wrong value is said before anything is started
-        cluster = _InProcess(members, idle) if plan.single else _Processes(plan, members)
+        cluster = _InProcess(members) if plan.single else _Processes(plan, members)
         ended = await stack.enter_async_context(cluster.running(stop))
         if not stop.done():
             _write_cluster_file(plan, etcd_pid, [member for member, _ in members])
@@ -174,9 +172,8 @@ async def _etcd(directory: Path) -> AsyncIterator[LocalEtcd]:
 class _InProcess:
     """All services on this process's loop."""
 
-    def __init__(self, members: list[tuple[Member, dict[str, str]]], idle: IdleSelector) -> None:
+    def __init__(self, members: list[tuple[Member, dict[str, str]]]) -> None:
         self._members = members
-        self._idle = idle
 
     @asynccontextmanager
     async def running(self, stop: asyncio.Future[None]) -> AsyncIterator[asyncio.Future[None]]:
@@ -184,10 +181,11 @@ class _InProcess:
             ends = []
             for member, given in self._members:
                 service = process.SERVICES[member.role]
-                running = await stack.enter_async_context(service(Settings(given), self._idle))
+                running = await stack.enter_async_context(service(Settings(given)))
                 member.pid = os.getpid()
                 member.grpc, member.kafka, member.metrics = running.grpc, running.kafka, running.metrics
                 ends.append(running.lost)
+            process.spare_the_collector()
             done = asyncio.ensure_future(_first(ends))
             try:
                 yield done
