@@ -13,8 +13,7 @@ from headrace_operator.schema import CONFIG_MAP, FREE_OBJECT, Json, Rule, spec_f
 GROUP, VERSION = "headrace.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 PREFIX = GROUP
-"""Of every annotation, label and finalizer that is ours."""
-FINALIZER = f"{PREFIX}/topic"
+"""Of every annotation and label that is ours."""
 RESTART_ANNOTATION = f"{PREFIX}/restart"
 """On a Cluster: a new value restarts every broker, one at a time."""
 

@@ -96,6 +96,22 @@ class Release:
 
         return wait_for("a running operator", running, 60)
 
+    @contextmanager
+    def without_operator(self) -> Iterator[None]:
+        """While the block lasts no operator runs."""
+        deployment = f"{self.name}-operator"
+        self.namespace.kubectl("scale", "deployment", deployment, "--replicas=0")
+        chosen = "app.kubernetes.io/name=headrace-operator"
+        wait_for("no operator", lambda: not self.namespace.list("pods", chosen), 90)
+        try:
+            yield
+        finally:
+            self.namespace.kubectl("scale", "deployment", deployment, "--replicas=1")
+
+    def topics(self) -> list[str]:
+        """Names of the topics there are, as the cluster says."""
+        return [str(each["name"]) for each in json.loads(self.headrace("topics", "list", "-o", "json"))]
+
     def headrace(self, *words: str, seconds: float = 60.0) -> str:
         """The `headrace` command, in a pod of its own."""
         metadata = f"HEADRACE_BOOTSTRAP={self.name}-metadata:9094"
