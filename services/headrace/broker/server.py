@@ -36,7 +36,7 @@ from headrace.broker.replication import Connect, Replication, connect_client
 from headrace.broker.stats import Collector, Stats
 from headrace.broker.throttle import FOLLOWER_RATE, LEADER_RATE
 from headrace.cluster.configs import Brokers, Settings, describe_broker
-from headrace.cluster.image import NO_LEADER, Image
+from headrace.cluster.image import Image
 from headrace.cluster.settings import Listener as ListenerAddress
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random, SystemClock
@@ -339,16 +339,12 @@ class BrokerService:
         self.metrics_port = self._metrics.port
 
     def _gauges(self) -> dict[str, float]:
-        image = self.follower.image
-        offline = sum(p.leader == NO_LEADER for topic in image.topics.values() for p in topic.partitions)
         idle = self._idle.take_share() if self._idle else 0.0
         return {
             "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": idle,
             "kafka_network_requestchannel_requestqueuesize": sum(each.handling for each in self._listeners),
             "kafka_server_socketservermetrics_connection_count": self.wire.connections,
             "kafka_server_replicamanager_offlinereplicacount": sum(len(d.lost) for d in self.log_dirs.dirs),
-            "kafka_controller_kafkacontroller_offlinepartitionscount": offline,
-            "kafka_controller_kafkacontroller_activecontrollercount": float(image.controller is not None),
         }
 
     def _purgatories(self) -> dict[str, int]:

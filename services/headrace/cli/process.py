@@ -74,9 +74,8 @@ async def broker(settings: Settings, idle: IdleSelector) -> AsyncIterator[Runnin
         await service.start()
         host = settings.advertised_grpc.host
         lost = asyncio.ensure_future(service.serve_until_lost())
-        metrics = f"{host}:{service.metrics_port}" if service.metrics_port else ""
         try:
-            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, metrics)
+            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, _at(host, service.metrics_port))
         finally:
             lost.cancel()
             await service.stop()
@@ -90,7 +89,8 @@ async def controller(settings: Settings, idle: IdleSelector) -> AsyncIterator[Ru
         service = ControllerService(settings, registry)
         await service.start()
         try:
-            yield Running(_never(), f"{settings.advertised_grpc.host}:{service.port}")
+            host = settings.advertised_grpc.host
+            yield Running(_never(), f"{host}:{service.port}", metrics=_at(host, service.metrics_port))
         finally:
             await service.stop()
 
@@ -104,9 +104,8 @@ async def coordinator(settings: Settings, idle: IdleSelector) -> AsyncIterator[R
         await service.start()
         host = settings.advertised_grpc.host
         lost = asyncio.ensure_future(service.serve_until_lost())
-        metrics = f"{host}:{service.metrics_port}" if service.metrics_port else ""
         try:
-            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, metrics)
+            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, _at(host, service.metrics_port))
         finally:
             lost.cancel()
             await service.stop()
@@ -123,7 +122,8 @@ async def metadata(settings: Settings, idle: IdleSelector) -> AsyncIterator[Runn
         service = await metadata_server.start(registry, config)
         lost = asyncio.ensure_future(service.failed())
         try:
-            yield Running(lost, f"{settings.advertised_grpc.host}:{service.port}")
+            host = settings.advertised_grpc.host
+            yield Running(lost, f"{host}:{service.port}", metrics=_at(host, service.metrics_port))
         finally:
             lost.cancel()
             await service.stop()
@@ -157,6 +157,10 @@ def _etcd_credentials(settings: Settings) -> grpc.ChannelCredentials | None:
     # A secret without a client certificate has no such files.
     own = [path.read_bytes() if path.is_file() else None for path in (found["key"], found["certificate"])]
     return grpc.ssl_channel_credentials(found["ca"].read_bytes(), *own)
+
+
+def _at(host: str, port: int) -> str:
+    return f"{host}:{port}" if port else ""
 
 
 def _never() -> asyncio.Future[None]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import Image
@@ -41,6 +39,7 @@ from headrace.registry.registration import Registered, Registration, keep_regist
 from headrace.rpc import Channels, RpcServer, Serve, request_header, serve
 from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
+from headrace.rpc.metrics import MetricsServer
 from headrace.timing.driver import TimerDriver
 from headrace.v1 import controller_pb2, coordinator_pb2_grpc
 from headrace.wire.api import Api
@@ -95,7 +94,7 @@ class CoordinatorService:
         self._rpc: RpcServer | None = None
         self._listener: Listener | None = None
         self._passing: Passing | None = None
-        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
+        self._metrics: MetricsServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._claims: Claims | None = None
         self._registered: Registered | None = None
@@ -326,8 +325,8 @@ class CoordinatorService:
             return
         registry = CollectorRegistry()
         registry.register(Collector(self.coordinator, self.wire, self.lag, self.sender))
-        self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
-        self.metrics_port = self._metrics[0].server_port
+        self._metrics = MetricsServer(self.settings.grpc.host, port, registry)
+        self.metrics_port = self._metrics.port
 
     # --- stop
 
@@ -337,8 +336,7 @@ class CoordinatorService:
 
     async def _abandon(self) -> None:
         if self._metrics is not None:
-            self._metrics[0].shutdown()
-            self._metrics[0].server_close()
+            self._metrics.close()
         for task in reversed(self._tasks):
             await _ended(task)
         self.coordinator.drop_all()
