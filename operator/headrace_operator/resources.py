@@ -421,7 +421,7 @@ class TopicStatus:
     replicas: int | None = spec_field("Replicas each partition has, once moves are done.", default=None)
     in_sync: str | None = spec_field("Partitions whose replicas are all in sync, of all.", default=None)
     reassignment: str | None = spec_field("Partitions that still move, of all.", default=None)
-    size: str | None = spec_field("Bytes of one copy of its data, rounded.", default=None)
+    size: str | None = spec_field("Bytes of one copy of its data, rounded; absent: none.", default=None)
 
 
 TOPIC_ROOT_RULE = Rule(
