@@ -61,7 +61,7 @@ def _answer(broker: Broker, context: Context, request: ProduceRequest, results: 
     if len(results) == 1 and results[0].error is None and context.version >= FLEXIBLE:
         topic, partition, _, *offsets = results[0]
         return write_accepted(context.version, topic, partition, *offsets)
-    hints = LeaderHints(broker)
+    hints = LeaderHints(broker, context.connection.listener_name)
     written = [
         PartitionResult(topic, partition, 0, base_offset, append_time, log_start)
         if error is None
