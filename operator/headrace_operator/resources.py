@@ -228,11 +228,17 @@ class ExternalListener:
             "self.type != 'NodePort' || has(self.advertisedHost)",
             "a NodePort listener needs advertisedHost: an address of your nodes that clients can reach",
         ),
+        Rule(
+            "self.type != 'LoadBalancer' || !has(self.advertisedHost) || self.advertisedHost.contains('{pod}')",
+            "every load balancer has an address of its own: give an advertisedHost with {pod} in it, or none",
+        ),
     )
     type: str = spec_field("The type of the Services.", enum=["NodePort", "LoadBalancer"])
     port: int = spec_field("The port brokers listen on for it.", default=9095, minimum=1024, maximum=65535)
     advertised_host: str | None = spec_field(
-        "Where clients are told to connect; with a LoadBalancer absent: the address it was given.", default=None
+        "Where clients are told to connect, {pod} standing for a pod's name; absent: the load balancer's address.",
+        default=None,
+        maxLength=253,
     )
     annotations: Json | None = spec_field(
         "For the Services, as load balancers want them.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e.headrace import NAMESPACES, VALUES, Load, Release, fails_with, topic
+from tests.e2e.headrace import NAMESPACES, Load, Release, fails_with, topic, values
 from tests.e2e.kubectl import Namespace, Object, run, wait_for
 
 
@@ -19,7 +19,7 @@ def test_uninstall_and_reinstall_keep_the_data(client: Namespace, release: Relea
     claims = [c["metadata"]["name"] for c in client.list("pvc", f"app.kubernetes.io/instance={release.name}")]
     assert len(claims) >= 4, claims
 
-    release.install(VALUES)
+    release.install(values())
     release.wait_ready()
     found = load.check("kept")
     assert not found["missing"], found
