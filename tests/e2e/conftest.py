@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.headrace import NAMESPACES, VALUES, Load, Release, client_pod, reaper_pod, tool_pod
+from tests.e2e.headrace import NAMESPACES, Load, Release, client_pod, reaper_pod, tool_pod, values
 from tests.e2e.kubectl import Namespace, diagnostics, wait_for
 
 DIAGNOSTICS = Path(os.environ.get("HEADRACE_E2E_OUT", "build/e2e"))
@@ -44,7 +44,7 @@ def namespace() -> Namespace:
 def release(namespace: Namespace) -> Release:
     """The shared release, installed once (or found installed, when HEADRACE_E2E_KEEP=1 kept it)."""
     release = Release(namespace, "headrace")
-    release.install(VALUES)
+    release.install(values())
     namespace.apply(tool_pod())
     release.wait_ready()
     release.seconds_to_ready = time.monotonic() - release.installed_at
