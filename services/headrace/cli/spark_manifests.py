@@ -8,7 +8,7 @@ of its own, tells it where it was. No Java is needed where `headrace` runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,6 +18,7 @@ Manifest = dict[str, Any]
 LABEL = "headrace.dev/spark-job"
 CLUSTER_LABEL = "headrace.dev/cluster"
 CHECKPOINTS = "/var/lib/spark/checkpoints"
+SERVICE_ACCOUNT = "headrace-spark"
 _SCRIPTS = "/opt/headrace/submitted"
 _TEMPLATES = "/opt/headrace/spark"
 _UI_PORT, _DRIVER_PORT, _BLOCK_PORT = 4040, 7078, 7079
@@ -47,8 +48,11 @@ class Submission:
     overhead: str = "640m"
     checkpoint_size: str = "1Gi"
     storage_class: str | None = None
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    """Claims of the user's by where driver and executors find them."""
     retries: int = 6
-    service_account: str = "headrace-spark"
+    service_account: str | None = None
+    """None: one that is made with the job, and may do what a driver must."""
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -65,10 +69,42 @@ def job_name(job: str) -> str:
 def manifests(wanted: Submission) -> list[Manifest]:
     """Everything a job needs, in the order to apply it."""
     _check(wanted)
-    made = [_service(wanted), _claim(wanted)]
+    made = rights(wanted.namespace) if wanted.service_account is None else []
+    made += [_service(wanted), _claim(wanted)]
     if wanted.script is not None:
         made.append(_script(wanted))
     return [*made, _job(wanted)]
+
+
+def rights(namespace: str | None = None) -> list[Manifest]:
+    """What a driver may do: make, watch and remove its executors. Executors themselves get no token at all."""
+    meta: Manifest = {"name": SERVICE_ACCOUNT, **({"namespace": namespace} if namespace else {})}
+    everything = ["create", "get", "list", "watch", "patch", "delete", "deletecollection"]
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": meta,
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
+                    "verbs": everything,
+                }
+            ],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": SERVICE_ACCOUNT},
+            "subjects": [
+                {"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, **({"namespace": namespace} if namespace else {})}
+            ],
+        },
+    ]
 
 
 def command(wanted: Submission) -> list[str]:
@@ -87,6 +123,12 @@ def _check(wanted: Submission) -> None:
         )
     if wanted.executors < 1 or wanted.cores < 1:
         raise InvalidSubmission("--executors and --cores must be at least 1")
+    if wanted.retries < 0:
+        raise InvalidSubmission("--retries must be at least 0")
+    _sum(wanted.driver_memory, wanted.executor_memory, wanted.overhead)
+    for path in wanted.volumes:
+        if not path.startswith("/") or any(path.startswith(own) for own in (CHECKPOINTS, "/opt/headrace", "/tmp")):
+            raise InvalidSubmission(f"a volume cannot be mounted at {path!r}: write --volume CLAIM:/data, say")
     if wanted.script is not None and len(wanted.script.encode()) > _MOST_SCRIPT_BYTES:
         raise InvalidSubmission(f"{wanted.job} is too large for a ConfigMap: put it into an image, and give --image")
 
@@ -105,7 +147,7 @@ def _location(wanted: Submission) -> str:
 
 
 def _conf(wanted: Submission) -> dict[str, str]:
-    return {
+    conf = {
         "spark.driver.bindAddress": "0.0.0.0",
         "spark.driver.host": f"{_child(wanted, 'driver')}.{wanted.namespace}.svc",
         "spark.driver.port": str(_DRIVER_PORT),
@@ -115,23 +157,32 @@ def _conf(wanted: Submission) -> dict[str, str]:
         "spark.executor.cores": str(wanted.cores),
         "spark.executor.memory": wanted.executor_memory,
         "spark.executor.memoryOverhead": wanted.overhead,
+        # Progress is what people want to see; Spark says a hundred lines at info before it does anything.
+        "spark.log.level": "WARN",
         "spark.kubernetes.namespace": wanted.namespace,
         "spark.kubernetes.container.image": wanted.image,
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
         "spark.kubernetes.executor.podTemplateFile": f"{_TEMPLATES}/executor-pod.yaml",
-        "spark.kubernetes.executor.podNamePrefix": wanted.name,
         f"spark.kubernetes.executor.label.{LABEL}": wanted.name,
-        "spark.kubernetes.authenticate.serviceAccountName": wanted.service_account,
         "spark.metrics.namespace": wanted.name,
         "spark.metrics.conf.*.sink.prometheusServlet.class": "org.apache.spark.metrics.sink.PrometheusServlet",
         "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
         "spark.sql.streaming.metricsEnabled": "true",
         "spark.ui.prometheus.enabled": "true",
     }
+    for number, (path, claim) in enumerate(sorted(wanted.volumes.items())):
+        prefix = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.volume-{number}"
+        conf |= {f"{prefix}.options.claimName": claim, f"{prefix}.mount.path": path}
+    return conf
 
 
 def _child(wanted: Submission, what: str) -> str:
     return f"{wanted.name}-{what}"
+
+
+def driver_labels(name: str) -> dict[str, str]:
+    """What the driver pods of a job are found by."""
+    return {LABEL: name, "spark-role": "driver"}
 
 
 def _labels(wanted: Submission) -> dict[str, str]:
@@ -158,7 +209,7 @@ def _service(wanted: Submission) -> Manifest:
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {LABEL: wanted.name, "spark-role": "driver"},
+            "selector": driver_labels(wanted.name),
             "ports": [{"name": name, "port": port} for name, port in ports],
         },
     }
@@ -189,7 +240,7 @@ def _script(wanted: Submission) -> Manifest:
 
 
 def _job(wanted: Submission) -> Manifest:
-    labels = {**_labels(wanted), "spark-role": "driver"}
+    labels = {**_labels(wanted), **driver_labels(wanted.name)}
     annotations = {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(_UI_PORT),
@@ -222,11 +273,14 @@ def _pod(wanted: Submission) -> Manifest:
         {"name": "checkpoints", "persistentVolumeClaim": {"claimName": _child(wanted, "checkpoints")}},
         {"name": "scratch", "emptyDir": {}},
     ]
+    for number, (path, claim) in enumerate(sorted(wanted.volumes.items())):
+        mounts.append({"name": f"volume-{number}", "mountPath": path})
+        volumes.append({"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}})
     if wanted.script is not None:
         mounts.append({"name": "script", "mountPath": _SCRIPTS, "readOnly": True})
         volumes.append({"name": "script", "configMap": {"name": _child(wanted, "script")}})
     return {
-        "serviceAccountName": wanted.service_account,
+        "serviceAccountName": wanted.service_account or SERVICE_ACCOUNT,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 30,
         "securityContext": {
@@ -271,27 +325,3 @@ def _mebibytes(size: str) -> int:
     if found is None:
         raise InvalidSubmission(f"{size!r} is no size of memory: write 512m or 2g")
     return int(found[1]) * (1024 if found[2] == "g" else 1)
-
-
-def rows(jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Name, cluster, state and failed starts of Jobs as `kubectl get jobs -o json` lists them."""
-    found = []
-    for each in jobs:
-        status, meta = each.get("status", {}), each["metadata"]
-        done = {c["type"] for c in status.get("conditions", []) if c.get("status") == "True"}
-        if "Complete" in done:
-            state = "Succeeded"
-        elif "Failed" in done:
-            state = "Failed"
-        else:
-            state = "Running" if status.get("ready") else "Starting"
-        found.append(
-            {
-                "name": meta["name"],
-                "cluster": meta["labels"].get(CLUSTER_LABEL, ""),
-                "state": state,
-                "failed_starts": status.get("failed", 0),
-                "created": meta["creationTimestamp"],
-            }
-        )
-    return sorted(found, key=lambda row: str(row["name"]))
