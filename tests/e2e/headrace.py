@@ -37,6 +37,16 @@ CLUSTER_SPEC: Object = {
 # The operator leaves alone what else lives on the cluster.
 NAMESPACES = ("headrace-e2e", "headrace-e2e-other", "headrace-e2e-orphans")
 VALUES: Object = {"operator": {"watchNamespaces": list(NAMESPACES)}, "cluster": {"spec": CLUSTER_SPEC}}
+SPARK_NAMESPACE = "headrace-e2e-spark"
+
+
+def spark_values() -> Object:
+    """A smaller release: what is looked at there are the jobs beside it."""
+    ones = {name: {"replicas": 1, "resources": SMALL} for name in ("controllers", "coordinators", "metadata")}
+    brokers = {"replicas": 2, "storage": [{"size": "2Gi"}], "resources": SMALL}
+    config = dict.fromkeys(CLUSTER_SPEC["config"], "1")
+    spec = {**CLUSTER_SPEC, **ones, "brokers": brokers, "config": config}
+    return {"operator": {"watchNamespaces": [SPARK_NAMESPACE]}, "cluster": {"spec": spec}}
 
 
 @dataclass

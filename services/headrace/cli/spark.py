@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace import __version__
 from headrace.cli.options import Format, Output
 
 app = typer.Typer(no_args_is_help=True, help="Run Spark jobs in Kubernetes beside a cluster of Headrace.")
@@ -20,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Run Spark jobs in Kubernetes besid
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Kubernetes namespace.")]
 Name = Annotated[str, typer.Argument(help="The job's name, as `list` shows it.")]
 Timeout = Annotated[float, typer.Option(help="Seconds that a driver may take to start when its log is followed.")]
-_IMAGE = "headrace/spark:latest"
+_IMAGE = f"headrace/spark:{__version__}"
 _START_SECONDS = 300.0
 _LOOK_SECONDS = 1.0
 

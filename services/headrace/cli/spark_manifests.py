@@ -165,10 +165,6 @@ def _conf(wanted: Submission) -> dict[str, str]:
         "spark.kubernetes.executor.podTemplateFile": f"{_TEMPLATES}/executor-pod.yaml",
         f"spark.kubernetes.executor.label.{LABEL}": wanted.name,
         "spark.metrics.namespace": wanted.name,
-        "spark.metrics.conf.*.sink.prometheusServlet.class": "org.apache.spark.metrics.sink.PrometheusServlet",
-        "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
-        "spark.sql.streaming.metricsEnabled": "true",
-        "spark.ui.prometheus.enabled": "true",
     }
     for number, (path, claim) in enumerate(sorted(wanted.volumes.items())):
         prefix = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.volume-{number}"
@@ -293,12 +289,17 @@ def _pod(wanted: Submission) -> Manifest:
             {
                 "name": "spark-kubernetes-driver",
                 "image": wanted.image,
+                "imagePullPolicy": "IfNotPresent",
                 "args": command(wanted),
                 "env": [
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                     {"name": "SPARK_LOCAL_DIRS", "value": "/tmp"},
                 ],
-                "ports": [{"name": "ui", "containerPort": _UI_PORT}, {"name": "driver", "containerPort": _DRIVER_PORT}],
+                "ports": [
+                    # Named as Spark itself names it.
+                    {"name": "spark-ui", "containerPort": _UI_PORT},
+                    {"name": "driver", "containerPort": _DRIVER_PORT},
+                ],
                 "resources": {
                     "requests": {"cpu": "500m", "memory": _sum(wanted.driver_memory, wanted.overhead)},
                     "limits": {"memory": _sum(wanted.driver_memory, wanted.overhead)},
