@@ -13,15 +13,14 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace import __version__
 from headrace.cli.options import Format, Output
+from headrace.cli.spark_manifests import IMAGE
 
 app = typer.Typer(no_args_is_help=True, help="Run Spark jobs in Kubernetes beside a cluster of Headrace.")
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Kubernetes namespace.")]
 Name = Annotated[str, typer.Argument(help="The job's name, as `list` shows it.")]
 Timeout = Annotated[float, typer.Option(help="Seconds that a driver may take to start when its log is followed.")]
-_IMAGE = f"headrace/spark:{__version__}"
 _START_SECONDS = 300.0
 _LOOK_SECONDS = 1.0
 
@@ -33,7 +32,7 @@ def submit(
     cluster: Annotated[str, typer.Option(help="The Cluster to read and write.")] = "demo",
     namespace: Namespace = "default",
     name: Annotated[str | None, typer.Option(help="Name of the job (that of the file).")] = None,
-    image: Annotated[str, typer.Option(help="Image with Spark and Headrace (the Dockerfile's target spark).")] = _IMAGE,
+    image: Annotated[str, typer.Option(help="Image with Spark and Headrace (the Dockerfile's target spark).")] = IMAGE,
     executors: Annotated[int, typer.Option(help="How many executors.")] = 2,
     cores: Annotated[int, typer.Option(help="Tasks at a time on an executor.")] = 1,
     driver_memory: Annotated[str, typer.Option(help="Heap of the driver.")] = "512m",

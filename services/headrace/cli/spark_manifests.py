@@ -13,12 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from headrace import __version__
+
 Manifest = dict[str, Any]
 
 LABEL = "headrace.dev/spark-job"
 CLUSTER_LABEL = "headrace.dev/cluster"
 CHECKPOINTS = "/var/lib/spark/checkpoints"
 SERVICE_ACCOUNT = "headrace-spark"
+IMAGE = f"headrace/spark:{__version__}"
+IN_IMAGE = ("compacted_snapshot.py", "replay.py", "topic_to_parquet.py", "windowed_counts.py")
+"""The jobs that it brings; other images may bring others."""
 _SCRIPTS = "/opt/headrace/submitted"
 _TEMPLATES = "/opt/headrace/spark"
 _UI_PORT, _DRIVER_PORT, _BLOCK_PORT = 4040, 7078, 7079
@@ -120,6 +125,11 @@ def _check(wanted: Submission) -> None:
     if not _NAME.fullmatch(wanted.name):
         raise InvalidSubmission(
             f"{wanted.name!r} cannot name a job: give --name at most 50 lower-case letters, digits and dashes"
+        )
+    if wanted.script is None and wanted.image == IMAGE and wanted.job not in IN_IMAGE:
+        there = ", ".join(each.removesuffix(".py") for each in IN_IMAGE)
+        raise InvalidSubmission(
+            f"{wanted.image} has no job {wanted.job.removesuffix('.py')}: it has {there}; a file of yours ends in .py"
         )
     if wanted.executors < 1 or wanted.cores < 1:
         raise InvalidSubmission("--executors and --cores must be at least 1")

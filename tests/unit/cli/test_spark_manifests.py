@@ -12,7 +12,16 @@ import yaml
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
-from headrace.cli.spark_manifests import InvalidSubmission, Submission, command, job_name, manifests, rights
+from headrace.cli.spark_manifests import (
+    IMAGE,
+    IN_IMAGE,
+    InvalidSubmission,
+    Submission,
+    command,
+    job_name,
+    manifests,
+    rights,
+)
 
 KUBERNETES = Path(__file__).resolve().parents[3] / "jobs" / "kubernetes"
 RIGHTS = ["ServiceAccount", "Role", "RoleBinding"]
@@ -117,6 +126,10 @@ def test_memory_is_heap_and_overhead_together() -> None:
         ({"name": "No_Name"}, "give --name at most 50"),
         ({"executors": 0}, "must be at least 1"),
         ({"driver_memory": "lots"}, "write 512m or 2g"),
+        (
+            {"image": IMAGE, "job": "topic_to_parqet.py"},
+            "has no job topic_to_parqet: it has compacted_snapshot, replay",
+        ),
         ({"executor_memory": "1t"}, "write 512m or 2g"),
         ({"retries": -1}, "--retries must be at least 0"),
         ({"volumes": {"lake": "shared"}}, "write --volume CLAIM:/data"),
@@ -127,6 +140,10 @@ def test_memory_is_heap_and_overhead_together() -> None:
 def test_what_cannot_be_submitted_says_why(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSubmission, match=sentence):
         manifests(replace(JOB, **wrong))
+
+
+def test_the_jobs_of_the_image_are_those_that_are_here() -> None:
+    assert sorted(each.name for each in KUBERNETES.parent.glob("*.py")) == list(IN_IMAGE)
 
 
 def test_names_come_from_files() -> None:
