@@ -30,6 +30,8 @@ from tests.e2e.headrace import (
 from tests.e2e.kubectl import CACHE_BIN, KubectlError, Namespace, Object, wait_for
 from tests.integration.java import require_java
 
+from headrace.cli.spark_status import state
+
 pytestmark = pytest.mark.timeout(600)
 
 RECORDS = 1_000_000
@@ -38,6 +40,14 @@ IMAGE = f"headrace/spark:{VERSION}"
 BIN = Path(sys.executable).parent
 KUBERNETES = ROOT / "jobs" / "kubernetes"
 CHECKPOINTS = "/var/lib/spark/checkpoints"
+# They are over before the optimising compiler pays for itself.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_PODS = {
+    "spark.kubernetes.executor.request.cores": "100m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
+}
 
 
 class Spark:
@@ -57,8 +67,8 @@ class Spark:
 
     def submit(self, job: str, *arguments: str, options: tuple[str, ...] = (), seconds: float = 300.0) -> str:
         """On a small machine, with what executors write on the claim `lake`."""
-        small = ("--conf", "spark.kubernetes.executor.request.cores=100m", "--conf", "spark.sql.shuffle.partitions=2")
         where = ("--cluster", self.release.name, "--image", IMAGE, "--volume", "lake:/lake")
+        small = [word for name, value in SMALL_PODS.items() for word in ("--conf", f"{name}={value}")]
         return self.command("submit", *where, *small, *options, job, "--", *arguments, seconds=seconds)
 
     def pods(self, job: str, role: str) -> list[Object]:
@@ -68,9 +78,7 @@ class Spark:
         return sorted(live, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def state(self, job: str) -> str:
-        listed = json.loads(self.command("list", "-o", "json"))
-        (found,) = [row["state"] for row in listed if row["name"] == job]
-        return str(found)
+        return state(self.namespace.get("job", job))
 
     def log(self, pod: Object) -> str:
         return self.namespace.kubectl("logs", pod["metadata"]["name"])
@@ -191,6 +199,7 @@ def test_spark_submit_in_cluster_mode(spark: Spark, clicks: Object) -> None:
     }
     spark.namespace.apply(claim)
     conf = {
+        **SMALL_PODS,
         "spark.kubernetes.namespace": SPARK_NAMESPACE,
         "spark.kubernetes.container.image": IMAGE,
         "spark.kubernetes.authenticate.driver.serviceAccountName": "headrace-spark",
@@ -198,7 +207,6 @@ def test_spark_submit_in_cluster_mode(spark: Spark, clicks: Object) -> None:
         "spark.kubernetes.executor.podTemplateFile": str(KUBERNETES / "executor-pod.yaml"),
         "spark.kubernetes.driver.pod.name": "plain-driver",
         "spark.kubernetes.driver.request.cores": "100m",
-        "spark.kubernetes.executor.request.cores": "100m",
         "spark.driver.memory": "512m",
         "spark.driver.memoryOverhead": "640m",
         "spark.executor.memory": "512m",
@@ -254,7 +262,8 @@ def test_a_stream_survives_a_drain_is_scraped_and_stops(spark: Spark, stream: st
     spark.namespace.exec("client", *words, seconds=60)
     second = spark.wait_batches(stream, 1)
     assert "1000 rows" in spark.log(second), "it goes on where the first one was"
-    assert spark.state(stream) == "Running"
+    (listed,) = [row for row in json.loads(spark.command("list", "-o", "json")) if row["name"] == stream]
+    assert (listed["state"], listed["cluster"], listed["failed_starts"]) == ("Running", spark.release.name, 0)
     assert "micro-batch" in spark.command("logs", stream)
 
     spark.command("stop", stream)
