@@ -265,6 +265,8 @@ def test_a_stream_survives_a_drain_is_scraped_and_stops(spark: Spark, stream: st
     (listed,) = [row for row in json.loads(spark.command("list", "-o", "json")) if row["name"] == stream]
     assert (listed["state"], listed["cluster"], listed["failed_starts"]) == ("Running", spark.release.name, 0)
     assert "micro-batch" in spark.command("logs", stream)
+    with pytest.raises(KubectlError, match="job stream runs already: `headrace spark stop stream"):
+        spark.submit("topic_to_parquet", options=("--name", "stream"))
 
     spark.command("stop", stream)
     for role in ("driver", "executor"):
@@ -301,3 +303,23 @@ def assert_scraped(namespace: Namespace, driver: Object) -> None:
     text = namespace.proxied(name, port, "/metrics/executors/prometheus")
     executors = {s.labels["executor_id"] for f in text_string_to_metric_families(text) for s in f.samples}
     assert len(executors) >= 3, executors
+
+
+def test_mistakes_are_told_before_anything_is_made(spark: Spark) -> None:
+    with pytest.raises(KubectlError, match="no Cluster demo in namespace headrace-e2e-spark"):
+        spark.command("submit", "replay")
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "not-ours"},
+        "spec": {
+            "suspend": True,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "x", "image": "none"}]}},
+        },
+    }
+    spark.namespace.apply(job)
+    for words in (("stop", "not-ours"), ("logs", "not-ours")):
+        with pytest.raises(KubectlError, match="is a Job that `headrace spark` did not make"):
+            spark.command(*words)
+    assert spark.namespace.exists("job", "not-ours")
+    spark.namespace.delete("job", "not-ours")

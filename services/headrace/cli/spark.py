@@ -64,7 +64,7 @@ def submit(
       headrace spark submit jobs/mine.py --cluster demo --name mine --executors 4 --volume lake:/lake -- --topic orders
     """
     from headrace.cli import session
-    from headrace.cli.spark_manifests import InvalidSubmission, Submission, job_name, manifests
+    from headrace.cli.spark_manifests import InvalidSubmission, Submission, job_name, manifests, names_servers
 
     try:
         wanted = Submission(
@@ -93,6 +93,8 @@ def submit(
     if dry_run:
         print(listing)
         return
+    if not names_servers(wanted.arguments):
+        _check_cluster(cluster, namespace)
     _make_room(wanted.name, namespace)
     _kubectl(["apply", "-f", "-"], given=listing)
     if follow:
@@ -193,6 +195,21 @@ def _volumes(given: list[str]) -> dict[str, str]:
             raise InvalidSubmission(f"two volumes cannot be mounted at {path}")
         found[path] = claim
     return found
+
+
+def _check_cluster(cluster: str, namespace: str) -> None:
+    """A job beside no Cluster would find that out after a minute. Who may not list Clusters is believed."""
+    from headrace.cli import session
+
+    text = _kubectl(["get", "clusters.headrace.dev", "-n", namespace, "-o", "json"], quiet=True, may_fail=True)
+    names = [each["metadata"]["name"] for each in json.loads(text)["items"]] if text else [cluster]
+    if cluster not in names:
+        there = f"there are {', '.join(names)}" if names else "there is none"
+        session.fail(
+            f"no Cluster {cluster} in namespace {namespace} ({there}): give --cluster and -n, or --bootstrap-servers "
+            "among the job's own arguments",
+            session.NOT_FOUND,
+        )
 
 
 def _find(name: str, namespace: str) -> dict[str, Any] | None:
@@ -296,7 +313,13 @@ def _kubectl(line: list[str], given: str | None = None, quiet: bool = False, may
         session.fail(
             "kubectl is not installed, and it is the way to your Kubernetes cluster: install it", session.USAGE
         )
-    done = subprocess.run([program, *line], input=given, text=True, stdout=subprocess.PIPE if quiet else None)
+    done = subprocess.run(
+        [program, *line],
+        input=given,
+        text=True,
+        stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.DEVNULL if quiet and may_fail else None,
+    )
     if done.returncode and not may_fail:
         sys.exit(done.returncode)
     return done.stdout or ""

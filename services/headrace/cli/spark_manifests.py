@@ -8,7 +8,7 @@ of its own, tells it where it was. No Java is needed where `headrace` runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -143,10 +143,15 @@ def _check(wanted: Submission) -> None:
         raise InvalidSubmission(f"{wanted.job} is too large for a ConfigMap: put it into an image, and give --image")
 
 
+def names_servers(arguments: Sequence[str]) -> bool:
+    """Whether a job is told where to read and write by its own arguments."""
+    return any(each == "--bootstrap-servers" or each.startswith("--bootstrap-servers=") for each in arguments)
+
+
 def _arguments(wanted: Submission) -> list[str]:
     """The job's own, with the cluster's address where the job was not told one."""
     given = list(wanted.arguments)
-    if any(each == "--bootstrap-servers" or each.startswith("--bootstrap-servers=") for each in given):
+    if names_servers(given):
         return given
     return ["--bootstrap-servers", f"{wanted.cluster}-metadata.{wanted.namespace}.svc:9094", *given]
 
