@@ -64,13 +64,13 @@ class Release:
     def bootstrap(self) -> str:
         return f"{self.name}-bootstrap.{self.namespace.name}.svc:9092"
 
-    def install(self, values: Object) -> str:
+    def install(self, values: Object, *words: str) -> str:
         """Installs, or upgrades when it is there; does not wait. Returns the notes."""
         self.values = values
         self.installed_at = time.monotonic()
         return run(
             "helm", "upgrade", "--install", self.name, str(CHART), "-n", self.namespace.name, "--create-namespace",
-            "-f", "-", text=yaml.safe_dump(values),
+            "-f", "-", *words, text=yaml.safe_dump(values),
         )  # fmt: skip
 
     def uninstall(self) -> str:

@@ -27,7 +27,7 @@ from tests.e2e.headrace import (
     tool_pod,
     topic,
 )
-from tests.e2e.kubectl import CACHE_BIN, KubectlError, Namespace, Object, wait_for
+from tests.e2e.kubectl import CACHE_BIN, KubectlError, Namespace, Object, run, wait_for
 from tests.integration.java import require_java
 
 from headrace.cli.spark_status import state
@@ -113,7 +113,9 @@ class Spark:
 def spark() -> Spark:
     """A small release of its own, a claim for what jobs write, and the pods of the client."""
     release = Release(Namespace(SPARK_NAMESPACE), "lakes")
-    release.install(spark_values())
+    # A second release on a cluster: the definitions are there, and kept up to date by the operator of the first.
+    there = run("kubectl", "get", "crd", "clusters.headrace.dev", "--ignore-not-found", "-o", "name")
+    release.install(spark_values(), *(("--skip-crds",) if there else ()))
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

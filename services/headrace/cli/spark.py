@@ -73,7 +73,7 @@ def submit(
             namespace=namespace,
             cluster=cluster,
             image=image,
-            arguments=tuple(arguments or ()),
+            arguments=_own(arguments or []),
             script=_script(job),
             executors=executors,
             cores=cores,
@@ -157,6 +157,11 @@ def stop(
     _kubectl(["delete", "job", name, "-n", namespace, "--cascade=foreground"])
     kinds = "service,configmap,persistentvolumeclaim" if forget else "service,configmap"
     _kubectl(["delete", kinds, "-n", namespace, "-l", f"{LABEL}={name}"])
+
+
+def _own(arguments: list[str]) -> tuple[str, ...]:
+    """What follows `--`: options end at the job's name already, so the parser leaves that word in."""
+    return tuple(arguments[1:] if arguments[:1] == ["--"] else arguments)
 
 
 def _script(job: str) -> str | None:

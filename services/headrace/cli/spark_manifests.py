@@ -26,6 +26,7 @@ IN_IMAGE = ("compacted_snapshot.py", "replay.py", "topic_to_parquet.py", "window
 """The jobs that it brings; other images may bring others."""
 _SCRIPTS = "/opt/headrace/submitted"
 _TEMPLATES = "/opt/headrace/spark"
+_DRIVER = "spark-kubernetes-driver"
 _UI_PORT, _DRIVER_PORT, _BLOCK_PORT = 4040, 7078, 7079
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 _MOST_SCRIPT_BYTES = 900_000
@@ -263,16 +264,23 @@ def _job(wanted: Submission) -> Manifest:
         "metadata": _meta(wanted, wanted.name),
         "spec": {
             "backoffLimit": wanted.retries,
-            # A drained node or a lost one is nobody's fault: the driver comes back elsewhere, and it does not count.
-            "podFailurePolicy": {
-                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
-            },
+            "podFailurePolicy": {"rules": _failures()},
             "template": {
                 "metadata": {"labels": labels, "annotations": annotations},
                 "spec": _pod(wanted),
             },
         },
     }
+
+
+def _failures() -> list[Manifest]:
+    """A drained node or a lost one is nobody's fault: the driver comes back elsewhere, and it does not count.
+    Arguments that the job refuses (exit code 2) are as wrong the second time."""
+    refused = {"containerName": _DRIVER, "operator": "In", "values": [2]}
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": refused},
+    ]
 
 
 def _pod(wanted: Submission) -> Manifest:
@@ -302,7 +310,7 @@ def _pod(wanted: Submission) -> Manifest:
         },
         "containers": [
             {
-                "name": "spark-kubernetes-driver",
+                "name": _DRIVER,
                 "image": wanted.image,
                 "imagePullPolicy": "IfNotPresent",
                 "args": command(wanted),

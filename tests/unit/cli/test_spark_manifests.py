@@ -108,7 +108,8 @@ def test_a_file_of_the_users_own_goes_along() -> None:
 
 def test_a_drained_node_does_not_use_up_the_drivers_retries() -> None:
     spec = of_kind(manifests(JOB), "Job")["spec"]
-    (rule,) = spec["podFailurePolicy"]["rules"]
+    rule, refused = spec["podFailurePolicy"]["rules"]
+    assert (refused["action"], refused["onExitCodes"]["values"]) == ("FailJob", [2]), "wrong arguments stay wrong"
     assert rule["action"] == "Ignore"
     assert rule["onPodConditions"][0]["type"] == "DisruptionTarget"
     # Kubernetes takes such a policy with this restart policy only.
@@ -154,7 +155,10 @@ def test_a_dry_run_prints_manifests() -> None:
     line = ["spark", "submit", "--dry-run", "--cluster", "demo", "-n", "data", "replay", "--", "--topic", "orders"]
     said = CliRunner().invoke(app, line)
     assert said.exit_code == 0, said.output
-    kinds = [each["kind"] for each in json.loads(said.output)["items"]]
+    made = json.loads(said.output)["items"]
+    container = of_kind(made, "Job")["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][-4:] == ["--bootstrap-servers", "demo-metadata.data.svc:9094", "--topic", "orders"]
+    kinds = [each["kind"] for each in made]
     assert kinds == [*RIGHTS, "Service", "PersistentVolumeClaim", "Job"]
     for wrong in (["--conf", "x=1"], ["--volume", "lake"], ["--volume", "a:/lake", "--volume", "b:/lake"]):
         assert CliRunner().invoke(app, ["spark", "submit", "--dry-run", *wrong, "replay"]).exit_code == 2
