@@ -114,7 +114,7 @@ def rights(namespace: str | None = None) -> list[Manifest]:
 
 
 def command(wanted: Submission) -> list[str]:
-    """The driver's command line; `$(POD_NAME)` is filled in by Kubernetes."""
+    """The driver's command line; `$(POD_NAME)` and `$(POD_IP)` are filled in by Kubernetes."""
     conf = {**_conf(wanted), **wanted.conf}
     line = ["driver-client", "--master", "k8s://https://kubernetes.default.svc", "--name", wanted.name]
     for name in sorted(conf):
@@ -164,7 +164,8 @@ def _location(wanted: Submission) -> str:
 
 def _conf(wanted: Submission) -> dict[str, str]:
     conf = {
-        "spark.driver.bindAddress": "0.0.0.0",
+        # Executors are told this one, and not the host, unless spark.kubernetes.executor.useDriverPodIP is false.
+        "spark.driver.bindAddress": "$(POD_IP)",
         "spark.driver.host": f"{_child(wanted, 'driver')}.{wanted.namespace}.svc",
         "spark.driver.port": str(_DRIVER_PORT),
         "spark.driver.blockManager.port": str(_BLOCK_PORT),
@@ -316,6 +317,7 @@ def _pod(wanted: Submission) -> Manifest:
                 "args": command(wanted),
                 "env": [
                     {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                     {"name": "SPARK_LOCAL_DIRS", "value": "/tmp"},
                 ],
                 "ports": [

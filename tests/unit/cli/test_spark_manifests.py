@@ -53,6 +53,7 @@ def test_the_driver_is_told_the_cluster_and_its_own_pod() -> None:
         "orders",
     ]
     assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in line
+    assert "spark.driver.bindAddress=$(POD_IP)" in line, "what executors connect to"
     assert "spark.driver.host=orders-driver.data.svc" in line
 
 
