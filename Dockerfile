@@ -71,7 +71,7 @@ LABEL org.opencontainers.image.title="headrace/spark" \
 COPY --from=build-spark /opt/headrace /opt/headrace
 COPY jobs/*.py /opt/headrace/jobs/
 COPY jobs/kubernetes/ /opt/headrace/spark/
-ENV HOME=/tmp
+ENV HOME=/tmp SPARK_HOME=/opt/headrace/lib/python3.11/site-packages/pyspark
 USER 1000:1000
 WORKDIR /tmp
 EXPOSE 4040 7078 7079

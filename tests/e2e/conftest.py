@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.headrace import NAMESPACES, Load, Release, client_pod, reaper_pod, tool_pod, values
+from tests.e2e.headrace import NAMESPACES, SPARK_NAMESPACE, Load, Release, client_pod, reaper_pod, tool_pod, values
 from tests.e2e.kubectl import Namespace, diagnostics, wait_for
 
 DIAGNOSTICS = Path(os.environ.get("HEADRACE_E2E_OUT", "build/e2e"))
@@ -20,7 +20,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         out = DIAGNOSTICS / item.name
-        diagnostics(NAMESPACES, out)
+        diagnostics((*NAMESPACES, SPARK_NAMESPACE), out)
         report.sections.append(("diagnostics", f"objects, events and logs are in {out}"))
     return report
 

@@ -37,6 +37,7 @@ CLUSTER_SPEC: Object = {
 
 # The operator leaves alone what else lives on the cluster.
 NAMESPACES = ("headrace-e2e", "headrace-e2e-other", "headrace-e2e-orphans")
+SPARK_NAMESPACE = "headrace-e2e-spark"
 
 
 @cache
@@ -46,6 +47,15 @@ def values() -> Object:
     address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
     spec = {**CLUSTER_SPEC, "listeners": {"external": {"type": "NodePort", "advertisedHost": address}}}
     return {"operator": {"watchNamespaces": list(NAMESPACES)}, "cluster": {"spec": spec}}
+
+
+def spark_values() -> Object:
+    """A smaller release: what is looked at there are the jobs beside it."""
+    ones = {name: {"replicas": 1, "resources": SMALL} for name in ("controllers", "coordinators", "metadata")}
+    brokers = {"replicas": 2, "storage": [{"size": "2Gi"}], "resources": SMALL}
+    config = dict.fromkeys(CLUSTER_SPEC["config"], "1")
+    spec = {**CLUSTER_SPEC, **ones, "brokers": brokers, "config": config}
+    return {"operator": {"watchNamespaces": [SPARK_NAMESPACE]}, "cluster": {"spec": spec}}
 
 
 @dataclass
@@ -63,13 +73,13 @@ class Release:
     def bootstrap(self) -> str:
         return f"{self.name}-bootstrap.{self.namespace.name}.svc:9092"
 
-    def install(self, values: Object) -> str:
+    def install(self, values: Object, *words: str) -> str:
         """Installs, or upgrades when it is there; does not wait. Returns the notes."""
         self.values = values
         self.installed_at = time.monotonic()
         return run(
             "helm", "upgrade", "--install", self.name, str(CHART), "-n", self.namespace.name, "--create-namespace",
-            "-f", "-", text=yaml.safe_dump(values),
+            "-f", "-", *words, text=yaml.safe_dump(values),
         )  # fmt: skip
 
     def uninstall(self) -> str:
