@@ -33,6 +33,24 @@ async def test_answers_come_in_the_order_of_the_requests(live) -> None:
     assert order == [0, 1, 2]
 
 
+async def test_a_request_can_wait_for_its_turn(live) -> None:
+    one = await live()
+    client = await one.client()
+    asked = [client.send(0, 3, [b"later"]), client.send(2, 3, [b""]), client.send(0, 3, [b"later"])]
+    asked += [client.send(2, 3, [b""]), client.send(2, 3, [b""])]
+    await until(lambda: len(one.service.started) == 5)
+    one.service.parked[0].complete(b"first")
+    assert [bytes(each) for each in await asyncio.gather(*asked[:2])] == [b"first", b"1"]
+    one.service.parked[1].complete(b"second")
+    assert [bytes(each) for each in await asyncio.gather(*asked[2:])] == [b"second", b"2", b"2"]
+    assert bytes(await client.send(2, 3, [b""])) == b"2", "at once when nothing waits"
+    client.send(0, 3, [b"later"])
+    client.send(2, 3, [b""])
+    await until(lambda: len(one.service.started) == 8)
+    client.close()
+    await until(lambda: not one.listener.tasks)
+
+
 async def test_a_pipeline_is_bounded_and_goes_on(live) -> None:
     one = await live(max_in_flight=4)
     client = await one.client()
@@ -131,10 +149,10 @@ async def test_an_unknown_version_of_a_known_api(live) -> None:
 async def test_api_versions_says_what_is_served(live) -> None:
     one = await live()
     client = await one.client()
-    assert await client.learn_versions() == {0: (0, 13), 1: (4, 18), 3: (0, 12), 18: (0, 4), 22: (0, 4)}
+    assert await client.learn_versions() == {0: (0, 13), 1: (4, 18), 2: (1, 9), 3: (0, 12), 18: (0, 4), 22: (0, 4)}
     for version in (0, 1, 2, 4):
         answer = await client.request(18, version, {"client_software_name": "a", "client_software_version": "1"})
-        assert {each.api_key for each in answer.api_keys} == {0, 1, 3, 18, 22}
+        assert {each.api_key for each in answer.api_keys} == {0, 1, 2, 3, 18, 22}
     (connection,) = one.listener.connections
     assert connection.client_software == ("a", "1")
 
@@ -145,9 +163,9 @@ async def test_api_versions_of_the_future_is_answered_in_the_oldest_form(live) -
     header = request_header(ApiKey.API_VERSIONS, 99, 5, "new")
     writer.write(struct.pack(">i", len(header)) + header)
     answer = await read_frame(reader)
-    assert struct.unpack_from(">ihi", answer) == (5, ErrorCode.UNSUPPORTED_VERSION, 5)
+    assert struct.unpack_from(">ihi", answer) == (5, ErrorCode.UNSUPPORTED_VERSION, 6)
     assert struct.unpack_from(">hhh", answer, 10) == (0, 0, 13)
-    assert len(answer) == 10 + 5 * 6
+    assert len(answer) == 10 + 6 * 6
 
 
 async def test_api_versions_with_a_bad_software_name(live) -> None:
