@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.headrace import NAMESPACES, SPARK_NAMESPACE, Load, Release, client_pod, reaper_pod, tool_pod, values
-from tests.e2e.kubectl import Namespace, diagnostics, wait_for
+from tests.e2e.kubectl import Namespace, diagnostics, run, wait_for
 
 DIAGNOSTICS = Path(os.environ.get("HEADRACE_E2E_OUT", "build/e2e"))
 
@@ -42,7 +42,8 @@ def namespace() -> Namespace:
 
 @pytest.fixture(scope="session")
 def release(namespace: Namespace) -> Release:
-    """The shared release, installed once (or found installed, when HEADRACE_E2E_KEEP=1 kept it)."""
+    """The shared release, installed once. What HEADRACE_E2E_KEEP=1 kept runs older images: it goes first."""
+    run("kubectl", "delete", "namespace", *NAMESPACES, "--ignore-not-found", "--timeout=240s", seconds=260)
     release = Release(namespace, "headrace")
     release.install(values())
     namespace.apply(tool_pod())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
 import pytest
 from tests.e2e.headrace import NAMESPACES, Load, Release, fails_with, topic, values
-from tests.e2e.kubectl import Namespace, Object, run, wait_for
+from tests.e2e.kubectl import Namespace, Object, condition_of, run, wait_for
 
 
 @pytest.mark.timeout(600)
@@ -31,7 +34,6 @@ SMALL_CLUSTER: Object = {
     "kind": "Cluster",
     "metadata": {"name": "small"},
     "spec": {
-        "brokers": {"replicas": 1, "storage": [{"size": "1Gi"}]},
         "controllers": {"replicas": 1},
         "coordinators": {"replicas": 1},
         "metadata": {"replicas": 1},
@@ -40,18 +42,51 @@ SMALL_CLUSTER: Object = {
 }
 
 
+LATER = "headrace-e2e-later"
+
+
+@pytest.fixture
+def storage_class() -> Iterator[Object]:
+    """The cluster's default storage class under another name, for a test to create; gone at the end."""
+    classes = json.loads(run("kubectl", "get", "storageclasses", "-o", "json"))["items"]
+    mark = "storageclass.kubernetes.io/is-default-class"
+    default = next(c for c in classes if c["metadata"].get("annotations", {}).get(mark) == "true")
+    kept = {key: default[key] for key in ("provisioner", "parameters", "volumeBindingMode") if key in default}
+    yield {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": LATER}, **kept}
+    run("kubectl", "delete", "storageclass", LATER, "--ignore-not-found")
+
+
 @pytest.fixture(scope="module")
 def others(release: Release) -> dict[str, Namespace]:
-    """Two namespaces, each with a small cluster, a topic in it whose data goes with it, and one that waits for ever."""
+    """Two namespaces, each with a small cluster, a topic in it whose data goes with it, and one that waits for ever.
+
+    The first cluster wants a storage class that is not there.
+    """
     found = {name: Namespace(name) for name in NAMESPACES[1:]}
-    for other in found.values():
-        run("kubectl", "create", "namespace", other.name)
+    for other, storage in zip(found.values(), ({"storageClass": LATER}, {}), strict=True):
+        about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other.name}}
+        run("kubectl", "apply", "-f", "-", text=json.dumps(about))
+        brokers = {"replicas": 1, "storage": [{"size": "1Gi", **storage}]}
+        small = {**SMALL_CLUSTER, "spec": {**SMALL_CLUSTER["spec"], "brokers": brokers}}
         doomed = topic("in-it", "small", replicas=1, deletionPolicy="Delete")
-        other.apply(SMALL_CLUSTER, doomed, topic("orphan", "nowhere", deletionPolicy="Delete"))
-    for other in found.values():
-        other.wait_condition("hrt", "in-it", "Ready", seconds=240)
-        other.wait_condition("hrt", "orphan", "Ready", "False", seconds=60)
+        other.apply(small, doomed, topic("orphan", "nowhere", deletionPolicy="Delete"))
     return found
+
+
+@pytest.mark.timeout(600)
+def test_an_unknown_storage_class_is_a_condition_that_heals(
+    others: dict[str, Namespace], storage_class: Object
+) -> None:
+    first = others[NAMESPACES[1]]
+    told = lambda: LATER in condition_of(first.get("hrc", "small"), "Degraded")["message"]  # noqa: E731
+    wait_for(f"the Cluster says that {LATER} is missing", told, 120)
+    assert first.get("pvc", "data-small-broker-0")["status"]["phase"] == "Pending"
+    first.apply(storage_class)
+    for other in others.values():
+        other.wait_condition("hrc", "small", "Ready", seconds=240)
+        other.wait_condition("hrc", "small", "Degraded", "False", seconds=60)
+        other.wait_condition("hrt", "in-it", "Ready", seconds=60)
+        other.wait_condition("hrt", "orphan", "Ready", "False", seconds=60)
 
 
 def delete_namespace(name: str) -> None:
