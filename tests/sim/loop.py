@@ -159,7 +159,14 @@ class SimLoop(asyncio.AbstractEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        return self.call_at(self.now + delay if delay > 0 else self.now, callback, *args, context=context)
+        if context is None:
+            context = contextvars.copy_context()
+        when = self.now + delay if delay > 0 else self.now
+        self._seq += 1
+        handle = Handle((callback, args, context, context.get(PROCESS), when))
+        if not self._closed:
+            heapq.heappush(self._timers, (when, self._seq, handle))
+        return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         if context is None:

@@ -139,9 +139,9 @@ class Network:
     # --- links
 
     def latency(self, source: str, target: str) -> float:
-        random = self.chance.random
-        seconds = 0.0001 - log(1.0 - random()) / 2_000
-        if random() < 0.01:
+        drawn = self.chance.random()
+        seconds = 0.0001 - log(1.0 - drawn) / 2_000
+        if drawn > 0.99:
             seconds += self.chance.uniform(0.005, 0.1)
         return seconds * self._slow.get((source, target), 1.0) if self._slow else seconds
 

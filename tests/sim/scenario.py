@@ -64,7 +64,12 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         grouped = seed % GROUPED == 0
-        self.world = World(seed, brokers=4 if seed % 5 == 0 else 3, coordinators=2 if grouped else 0)
+        self.world = World(
+            seed,
+            brokers=4 if seed % 5 == 0 else 3,
+            metadata_replicas=1 + seed % 2,
+            coordinators=2 if grouped else 0,
+        )
         TIMELINE.world = self.world
         self.checker = Checker(self.world)
         shape = self.world.chance("shape")
@@ -240,8 +245,8 @@ class Scenario:
         self.world.close()
 
 
-def run_seed(seed: int) -> Verdict:
-    """Runs one seed."""
+def run_seed(seed: int, *, bury: bool = True) -> Verdict:
+    """Runs one seed; without `bury` its memory is not given back, for a process that ends soon."""
     watch_logs()
     # Nobody asks which line of which thread logged something, and finding out costs as much as the line.
     source, logging._srcfile = logging._srcfile, None  # type: ignore[attr-defined]
@@ -253,10 +258,12 @@ def run_seed(seed: int) -> Verdict:
             # What is there for good is left out of the collection at the end.
             gc.freeze()
             verdict = Scenario(seed).run()
-            # The dead are buried here, where their last words (`finally` blocks of code that never ended) reach nobody.
-            gc.collect()
+            if bury:
+                # Here the last words of the dead (`finally` blocks of code that never ended) reach nobody.
+                gc.collect()
     finally:
         sys.unraisablehook = hook
         logging._srcfile = source  # type: ignore[attr-defined]
-        gc.enable()
+        if bury:
+            gc.enable()
     return verdict

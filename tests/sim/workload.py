@@ -123,7 +123,7 @@ class Producer(Client):
 
     async def run(self) -> None:
         while self.working:
-            await self.pause(self.chance.expovariate(0.8))
+            await self.pause(self.chance.expovariate(0.5))
             found = self.follower.image.topics.get(self.topic)
             if found is not None and self.working:
                 self.busy = True

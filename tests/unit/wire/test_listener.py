@@ -195,9 +195,9 @@ async def test_api_versions_of_the_future_is_answered_in_the_oldest_form(live) -
     header = request_header(ApiKey.API_VERSIONS, 99, 5, "new")
     writer.write(struct.pack(">i", len(header)) + header)
     answer = await read_frame(reader)
-    assert struct.unpack_from(">ihi", answer) == (5, ErrorCode.UNSUPPORTED_VERSION, 6)
+    assert struct.unpack_from(">ihi", answer) == (5, ErrorCode.UNSUPPORTED_VERSION, 7)
     assert struct.unpack_from(">hhh", answer, 10) == (0, 0, 13)
-    assert len(answer) == 10 + 6 * 6
+    assert len(answer) == 10 + 7 * 6
 
 
 async def test_api_versions_with_a_bad_software_name(live) -> None:
