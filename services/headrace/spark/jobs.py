@@ -107,9 +107,11 @@ def _behind(sources: Iterable[Mapping[str, Any]]) -> int:
     """Records that are there and not read yet, as far as the sources know."""
     behind = 0
     for source in sources:
-        if source["latestOffset"] and source["endOffset"]:
-            read, there = (StreamOffset.decode(json.loads(source[name])) for name in ("endOffset", "latestOffset"))
-            behind += sum(max(0, end - read.get(partition, 0)) for partition, end in there.items())
+        # A micro-batch that is repeated after a restart comes with the text "null" for what is there.
+        read, there = (json.loads(source[name] or "null") for name in ("endOffset", "latestOffset"))
+        if read and there:
+            at = StreamOffset.decode(read)
+            behind += sum(max(0, end - at.get(partition, 0)) for partition, end in StreamOffset.decode(there).items())
     return behind
 
 

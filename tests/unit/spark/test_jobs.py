@@ -6,6 +6,8 @@ import json
 import uuid
 from typing import Any
 
+import pytest
+
 from headrace.client.types import TopicPartition
 from headrace.spark.jobs import Progress
 from headrace.spark.offsets import StreamOffset
@@ -34,8 +36,9 @@ def test_every_micro_batch_with_rows_is_told_once() -> None:
     assert (told.rows, told.batches) == (14, 2)
 
 
-def test_a_source_that_does_not_know_its_end_is_not_behind() -> None:
-    assert list(Progress("orders").news([progress(3, 1, offset(5), None)])) == [
+@pytest.mark.parametrize("latest", [None, "", "null"])
+def test_a_source_that_does_not_know_its_end_is_not_behind(latest: str | None) -> None:
+    assert list(Progress("orders").news([progress(3, 1, offset(5), latest)])) == [
         "orders: micro-batch 3: 1 rows in 2.5 s, 0 behind"
     ]
 
