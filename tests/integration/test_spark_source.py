@@ -45,7 +45,7 @@ def admin(servers: str) -> Iterator[Admin]:
 def topic(admin: Admin) -> str:
     """A topic of two partitions with ten records in the first and five in the second."""
     name = f"spark-{uuid.uuid4().hex[:8]}"
-    admin.create_topic(name, partitions=2)
+    admin.create_topic(name, partitions=2, configs={"retention.ms": "-1"})  # the records are years old
     return name
 
 
