@@ -1,6 +1,7 @@
 # Every task of the project. `make` alone lists them.
 PYTHON ?= python3
 BIN := .venv/bin
+RUNS := .venv/.runs
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
 .PHONY: help setup compile pure up test lint unit sim integration bounce e2e images chart format docs bench bench-log clean
@@ -8,15 +9,25 @@ STAMP := .venv/.installed
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard protos/headrace/v1/*.proto)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard protos/headrace/v1/*.proto)
+define install # what to install, and how long that takes
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: set PYTHON=python3.11"; exit 1; }
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv || { echo "No venv module: apt-get install python3-venv"; rm -rf .venv; exit 1; }
-	@echo "Installing into .venv (about a minute the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "Installing into .venv ($(2) the first time)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '$(1)'
+endef
+
+# Running Headrace needs far less than testing it (Spark alone is 400 MB), so `make up` does not wait for the rest.
+$(RUNS): $(SOURCES)
+	$(call install,.,about a minute)
 	@touch $@
 
-setup: $(STAMP) ## Make .venv and install Headrace and its tools into it
+$(STAMP): $(SOURCES)
+	$(call install,.[dev],about two minutes)
+	@touch $(RUNS) $@
+
+setup: $(RUNS) ## Make .venv and install Headrace and its tools into it
 
 compile: $(STAMP) ## Compile the hot path in place (needs a C compiler; edits there need it again, `make pure` undoes it)
 	@command -v gcc >/dev/null || { echo "A C compiler is needed: apt-get install gcc libc6-dev"; exit 1; }
@@ -25,7 +36,7 @@ compile: $(STAMP) ## Compile the hot path in place (needs a C compiler; edits th
 pure: ## Run the hot path as plain Python again
 	@find services -name '*.so' -delete
 
-up: $(STAMP) ## Start a local cluster on 127.0.0.1:9092 (Ctrl-C stops it)
+up: $(RUNS) ## Start a local cluster on 127.0.0.1:9092 (Ctrl-C stops it)
 	@$(BIN)/headrace dev
 
 test: $(STAMP) ## Run every check and every test that needs no Kubernetes

@@ -24,7 +24,7 @@ COMPILE = os.environ.get("HEADRACE_COMPILE") == "1"
 MYPY = "mypy==2.4.1"
 HOT = {
     "records": ("batch",),
-    "storage": ("failure", "files", "index", "log", "results", "segment", "segments", "time_index"),
+    "storage": ("failure", "files", "index", "log", "positions", "results", "segment", "segments", "time_index"),
     "wire": (
         "api",
         "connection",

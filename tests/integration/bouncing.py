@@ -106,7 +106,9 @@ class Bouncer:
 class Load:
     """Producers that write numbered records to every partition at a steady rate, and remember what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, pause: float = 0.01) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, pause: float = 0.01, request_timeout_ms: int = 3000
+    ) -> None:
         self.topic = topic
         self.partitions = partitions
         self.acked: dict[str, dict[int, dict[int, bytes]]] = {}
@@ -123,9 +125,10 @@ class Load:
             "acks": "all",
             "linger.ms": 0,
             "message.timeout.ms": 120_000,
-            # A paused broker keeps its connections: only a timeout sends the client elsewhere.
-            "socket.timeout.ms": 2000,
-            "request.timeout.ms": 2000,
+            # A paused broker keeps its connections: only a timeout sends the client elsewhere. Longer than a lease: a
+            # client that gives up just before the new leader is there looks for it again only once a second.
+            "socket.timeout.ms": request_timeout_ms,
+            "request.timeout.ms": request_timeout_ms,
             "retry.backoff.ms": 20,
             "topic.metadata.refresh.fast.interval.ms": 20,
             # It asks who leads now each time it fails to reconnect: with longer pauses that would be what is measured.

@@ -74,8 +74,13 @@ class _ServerSide:
         self._connection.close(Connection.SERVER)
         self._gone()
 
+    def is_next(self, context: Context) -> bool:
+        return self.closed or self._pipeline[0] is context
+
     def _gone(self) -> None:
         self.closed = True
+        for context in self._pipeline:
+            context.take_turn()
         self._listener.connections.pop(self, None)
 
     def _received(self, message: tuple[int, int, int, bytes]) -> None:
@@ -131,6 +136,8 @@ class _ServerSide:
             parts = body if isinstance(body, list) else [body]
             flat = b"".join(part.read() if hasattr(part, "read") else bytes(part) for part in parts)
             self._connection.send(Connection.SERVER, (context.correlation_id, flat))
+        if self._pipeline:
+            self._pipeline[0].take_turn()
 
 
 class SimWireClient:

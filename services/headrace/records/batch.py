@@ -159,6 +159,19 @@ def valid_crc(buf: Bytes, batch: Batch) -> bool:
     return crc32c(memoryview(buf)[start + _CRC_FROM : start + batch.size]) == batch.crc
 
 
+def intact(buf: memoryview) -> list[Batch]:
+    """The batches of a buffer that did not come from a client: whole, and with the right checksums."""
+    found = batches(buf)
+    if not found:
+        raise CorruptMessage("an append without a batch")
+    for batch in found:
+        if batch.last_offset_delta < 0:
+            raise CorruptMessage(f"batch at offset {batch.base_offset}: its last offset delta is negative")
+        if not valid_crc(buf, batch):
+            raise WrongChecksum(f"batch at offset {batch.base_offset}: the checksum is not that of its bytes")
+    return found
+
+
 def check(
     buf: Bytes,
     *,

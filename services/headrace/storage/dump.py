@@ -353,7 +353,7 @@ def _batches(view: memoryview) -> Iterator[_Found]:
 
 def _dump_snapshot(files: Files, path: str) -> Iterator[Line]:
     try:
-        state = ProducerState.decode(files.read(path))
+        state = ProducerState.decode(files.read(path), 0)
     except SnapshotCorrupt as error:
         yield Line(f"{path}: {error}", True)
         return

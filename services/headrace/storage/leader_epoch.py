@@ -1,8 +1,8 @@
 """Which leader epoch began at which offset: what followers need to find where their log leaves the leader's.
 
 File `leader-epoch-checkpoint` in the partition's folder, format of `checkpoint`, entries `<epoch> <start offset>`.
-It is written when a log is flushed, rolled, truncated or closed, not at each new epoch: epochs that began after the
-recovery point are read back from the batches by recovery, so the file has to be right only below it.
+It is written when a log is flushed, rolled, emptied or closed, not at each new epoch or cut: what began after the
+recovery point is read back from the batches by recovery, so the file has to be right only below it.
 """
 
 from __future__ import annotations

@@ -17,16 +17,17 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.errors import ErrorCode, KafkaError
-from headrace.records.batch import Batch, batches, check, stamp, stamp_log_append_time, valid_crc
-from headrace.records.errors import CorruptMessage, WrongChecksum
+from headrace.records.batch import Batch, batches, check, intact, stamp, stamp_log_append_time
+from headrace.records.errors import CorruptMessage
 from headrace.records.record import check_deep, in_codec
 from headrace.storage import timestamps
 from headrace.storage.config import MAX_LONG, LogConfig
 from headrace.storage.deletion import Deletions
 from headrace.storage.failure import Fallible, Guard
-from headrace.storage.files import File, FileRange, Files
+from headrace.storage.files import File, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
+from headrace.storage.positions import KEPT_POSITIONS, Positions
 from headrace.storage.producer_state import ProducerState
 from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo
 from headrace.storage.retention import SegmentView, deletable
@@ -39,9 +40,8 @@ from headrace.storage.segment import (
     Segment,
 )
 from headrace.storage.segments import Segments
-from headrace.storage.snapshots import Snapshots
+from headrace.storage.snapshots import MARK_BATCHES, Snapshots
 
-_REMEMBERED_POSITIONS = 64
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _logger = logging.getLogger(__name__)
 _new_tuple = tuple.__new__
@@ -88,8 +88,9 @@ class Log(Fallible):
         self._roll_bytes = min(config.segment_bytes, MAX_POSITION)
         self._names_changed = True
         self._newborn: tuple[File, ...] = ()
-        self._recent: dict[int, tuple[Segment, int]] = {}
-        """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
+        self._positions = Positions(segments)
+        self._unmarked = 0
+        """Batches since the producers' state was kept (`Snapshots.mark`)."""
         self._truncations = 0
         self._sealed: list[Segment] = []
         """Segments sealed since the last flush: their indexes are not durable, even where their records are."""
@@ -135,7 +136,7 @@ class Log(Fallible):
         """
         config = self.config
         if not from_client:
-            found = _intact(buf)
+            found = intact(buf)
         elif config.log_append_time:
             found = check(buf, max_message_bytes=config.max_message_bytes)
         else:
@@ -191,7 +192,7 @@ class Log(Fallible):
 
         Offsets may have gaps, where the leader's log is compacted.
         """
-        found = _intact(buf)
+        found = intact(buf)
         expected = self.log_end_offset
         for batch in found:
             if batch.base_offset < expected:
@@ -229,7 +230,7 @@ class Log(Fallible):
                 segment = self._roll(max(self.log_end_offset, bases[0]))
                 start = 0
             segment.append(buf)
-            recent = self._recent
+            recent = self._positions.recent
             for number, batch in enumerate(found):
                 offset = bases[number]
                 position = start + batch.position
@@ -237,10 +238,12 @@ class Log(Fallible):
                 recent[offset] = (segment, position)
                 if batch.producer_id >= 0:
                     self.producers.update(batch, offset)
-            if len(recent) > 2 * _REMEMBERED_POSITIONS:
-                for old in list(recent)[:-_REMEMBERED_POSITIONS]:
-                    del recent[old]
+            if len(recent) > KEPT_POSITIONS:
+                self._positions.trim()
             self.log_end_offset = end_offset
+            self._unmarked += len(found)
+            if self._unmarked >= MARK_BATCHES and self.snapshots.mark(self.producers, end_offset, self._unmarked):
+                self._unmarked = 0
         except OSError as error:
             raise self.failed(error) from error
 
@@ -322,7 +325,7 @@ class Log(Fallible):
         if offset >= upto:
             return NOTHING
         try:
-            return self._read(offset, max_bytes, upto, min_one_batch)
+            return self._positions.read(offset, max_bytes, upto, end_offset, at_least_one=min_one_batch)
         except CorruptMessage as error:
             return self._read_mended(offset, max_bytes, upto, min_one_batch, error)
         except OSError as error:
@@ -335,43 +338,12 @@ class Log(Fallible):
         it: that is its failure like any other, and whoever holds another replica serves on."""
         try:
             if self._mend(offset, error):
-                return self._read(offset, max_bytes, upto, at_least_one)
+                return self._positions.read(offset, max_bytes, upto, self.log_end_offset, at_least_one=at_least_one)
         except CorruptMessage as again:
             error = again
         except OSError as failed:
             raise self.failed(failed) from failed
         raise self.failed(OSError(errno.EIO, str(error))) from error
-
-    def _read(self, offset: int, max_bytes: int, upto: int, at_least_one: bool) -> ReadInfo:
-        segments = self.segments
-        recent = self._recent.get(offset)
-        if recent is not None:
-            segment, position = recent
-        else:
-            segment = segments.floor(offset)
-            position = segment.locate(offset)
-        ranges: list[FileRange] = []
-        size = 0
-        while True:
-            after = None if segment is segments.active else segments.after(segment)
-            last = upto <= (self.log_end_offset if after is None else after.base_offset)
-            limit = self._position_of(segment, upto) if last else segment.size
-            end = segment.end_of(position, max_bytes - size, limit, at_least_one=at_least_one and not size)
-            if end > position:
-                ranges.append(segment.range(position, end))
-                size += end - position
-            if last or end < limit or after is None:
-                return ReadInfo(ranges, size)
-            segment, position = after, 0
-
-    def _position_of(self, segment: Segment, offset: int) -> int:
-        """Where the batches below `offset` end in the segment it belongs to."""
-        if offset == self.log_end_offset:
-            return segment.size
-        recent = self._recent.get(offset)
-        if recent is not None and recent[0] is segment:
-            return recent[1]
-        return segment.locate(offset)
 
     def _mend(self, offset: int, error: CorruptMessage) -> bool:
         """Make the indexes of the segment that holds `offset` anew, unless that was done before."""
@@ -421,30 +393,31 @@ class Log(Fallible):
                 self.truncate_fully(start)
                 return True
             self._lower_recovery_point(end)
-            self._recent.clear()
+            self._positions.forget()
             # From the last to the first, so that a crash in between leaves a prefix of the log; and for good, before
             # other records are written under the same offsets.
-            for segment in reversed(list(self.segments)):
-                if segment.base_offset > last.base_offset:
-                    self.segments.discard(segment)
-                    segment.remove()
-            self.files.sync_dir(self.folder)
+            if last is not self.segments.active:
+                for segment in reversed(list(self.segments)):
+                    if segment.base_offset > last.base_offset:
+                        self.segments.discard(segment)
+                        segment.remove()
+                self.files.sync_dir(self.folder)
             last.truncate_to(offset)
             self.log_end_offset = end
             self.log_start_offset = start
             self._names_changed = True
             self._created_ms = NO_TIME
             self._roll_at = 0
+            # Not saved here: recovery reads the active segment's epochs from its batches.
             self.epochs.truncate_from(end)
-            self.epochs.save()
-            self.producers = self.snapshots.restore(self.segments, self.segments.first.base_offset, end)
+            self.snapshots.rewind(self.producers, self.segments, end)
             return True
 
     def truncate_fully(self, start_offset: int) -> None:
         """Drop everything and begin anew at `start_offset`."""
         with Guard(self):
             self._lower_recovery_point(min(start_offset, self.log_start_offset))
-            self._recent.clear()
+            self._positions.forget()
             for segment in reversed(list(self.segments)):
                 self.segments.discard(segment)
                 segment.remove()
@@ -505,7 +478,7 @@ class Log(Fallible):
 
     def _delete(self, segments: Sequence[Segment], now_ms: int) -> None:
         """First step: out of the log and renamed, oldest first."""
-        self._recent.clear()
+        self._positions.forget()
         for segment in segments:
             self.segments.discard(segment)
         self._deletions.begin(segments, now_ms + self.config.file_delete_delay_ms)
@@ -538,7 +511,7 @@ class Log(Fallible):
             self.files.sync_dir(self.folder)
             replaced = list(old)
             kept = {segment.base_offset for segment in new}
-            self._recent.clear()
+            self._positions.forget()
             for segment in replaced:
                 self.segments.discard(segment)
             self._deletions.begin(replaced, now_ms + self.config.file_delete_delay_ms)
@@ -630,16 +603,3 @@ class Log(Fallible):
         for segment in self.segments:
             segment.close()
         self._deletions.release()
-
-
-def _intact(buf: memoryview) -> list[Batch]:
-    """The batches of a buffer that did not come from a client: whole, and with the right checksums."""
-    found = batches(buf)
-    if not found:
-        raise CorruptMessage("an append without a batch")
-    for batch in found:
-        if batch.last_offset_delta < 0:
-            raise CorruptMessage(f"batch at offset {batch.base_offset}: its last offset delta is negative")
-        if not valid_crc(buf, batch):
-            raise WrongChecksum(f"batch at offset {batch.base_offset}: the checksum is not that of its bytes")
-    return found

@@ -11,6 +11,8 @@ File `<offset>.snapshot`, Kafka's layout, big-endian: int16 version (1), uint32 
 then per producer: int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta (of its last
 batch), int64 timestamp, int32 coordinator epoch, int64 first offset of its open transaction (-1: none). It is the
 state of the log up to (not including) the offset in its name; one is written when a segment begins and at a clean stop.
+
+When the log is cut, the state is taken back in memory (`rewind`): a new leader waits for followers that cut their logs.
 """
 
 from __future__ import annotations
@@ -48,15 +50,19 @@ class Remembered(NamedTuple):
 class Producer:
     """One producer id's state in one partition."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "transaction_start")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "since", "timestamp", "transaction_start", "unlisted")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, since: int = -1) -> None:
         self.epoch = epoch
+        self.since = since
+        """Offset of the batch with which it became known; -1 when a snapshot knew it."""
         self.batches: list[Remembered] = []
         self.timestamp = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
         """First offset of the open transaction, or -1."""
+        self.unlisted = -1
+        """Offset of the last thing it wrote that is not in `batches` (a marker, a batch without a sequence), or -1."""
 
     @property
     def last_sequence(self) -> int:
@@ -138,7 +144,7 @@ class ProducerState:
         """Remember a batch that was written at `first_offset`."""
         producer = self.producers.get(batch.producer_id)
         if producer is None:
-            producer = self.producers[batch.producer_id] = Producer(batch.producer_epoch)
+            producer = self.producers[batch.producer_id] = Producer(batch.producer_epoch, first_offset)
         elif producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
@@ -146,6 +152,9 @@ class ProducerState:
         if batch.attributes & (CONTROL | TRANSACTIONAL):
             if batch.is_control:
                 producer.transaction_start = -1
+                producer.unlisted = first_offset
+                # Which epoch stands inside of the marker. Snapshots have to say that there was one.
+                producer.coordinator_epoch = max(producer.coordinator_epoch, 0)
                 return
             if producer.transaction_start < 0:
                 producer.transaction_start = first_offset
@@ -157,6 +166,31 @@ class ProducerState:
             delta = batch.last_offset_delta
             last = (sequence + delta) & _MAX_SEQUENCE
             remembered.append(Remembered(sequence, last, first_offset, first_offset + delta, timestamp))
+        else:
+            producer.unlisted = first_offset
+
+    def rewind(self, end: int) -> set[int]:
+        """Forget what was written from `end` on, as the log is cut there.
+
+        Returns the producers of which no remembered batch is left: only the log tells what they wrote before.
+        """
+        unsure = set()
+        for producer_id, producer in list(self.producers.items()):
+            batches = producer.batches
+            if producer.unlisted < end and (not batches or batches[-1].first_offset < end):
+                continue
+            if producer.since >= end:
+                del self.producers[producer_id]
+                continue
+            while batches and batches[-1].first_offset >= end:
+                batches.pop()
+            if not batches or producer.unlisted > batches[-1].first_offset:
+                unsure.add(producer_id)
+                continue
+            producer.timestamp = batches[-1].timestamp
+            if producer.transaction_start >= end:
+                producer.transaction_start = -1
+        return unsure
 
     def first_unstable_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
@@ -197,8 +231,8 @@ class ProducerState:
             )
 
     @classmethod
-    def decode(cls, data: bytes) -> ProducerState:
-        """The state in a snapshot file; `SnapshotCorrupt` when the bytes are not one."""
+    def decode(cls, data: bytes, upto: int) -> ProducerState:
+        """The state in a snapshot of the log up to `upto`; `SnapshotCorrupt` when the bytes are not one."""
         if len(data) < _HEADER.size:
             raise SnapshotCorrupt(f"{len(data)} bytes are too few for a producer snapshot")
         version, crc, count = _HEADER.unpack_from(data)
@@ -216,6 +250,9 @@ class ProducerState:
             if sequence != NO_SEQUENCE:
                 first = (sequence - delta) & _MAX_SEQUENCE
                 producer.batches.append(Remembered(first, sequence, offset - delta, offset, timestamp))
+            if sequence == NO_SEQUENCE or coordinator_epoch >= 0:
+                # It may have written a marker, anywhere up to here.
+                producer.unlisted = upto - 1
         return state
 
 

@@ -46,7 +46,7 @@ from headrace.storage.segment import (
     file_name,
 )
 from headrace.storage.segments import Segments
-from headrace.storage.snapshots import Snapshots
+from headrace.storage.snapshots import MARK_BATCHES, Snapshots
 
 DAMAGED = ".damaged"
 _CHUNK = 1 << 20
@@ -259,7 +259,13 @@ class _Loader:
         state = self.snapshots.restore(Segments(self.segments), self.segments[0].base_offset, begin)
         self.epochs.truncate_from(begin)
 
+        met = 0
+
         def meet(batch: Batch) -> None:
+            nonlocal met
+            met += 1
+            if met >= MARK_BATCHES and self.snapshots.mark(state, batch.base_offset, met):
+                met = 0
             if batch.leader_epoch > self.epochs.latest:
                 self.epochs.assign(batch.leader_epoch, batch.base_offset)
             if batch.producer_id != NO_PRODUCER_ID:

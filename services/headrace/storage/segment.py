@@ -135,6 +135,7 @@ class Segment:
     def truncate_to(self, offset: int) -> None:
         """Cut the batch with `offset` and all after it."""
         position = self.locate(offset)
+        largest = self.largest()
         self.offsets.truncate_to(offset)
         self.times.truncate_to(offset)
         if position < self.size:
@@ -142,6 +143,8 @@ class Segment:
             self.size = position
         self._bytes_since_index = position - self.offsets.last()[1]
         self.full = False
+        if largest.timestamp >= 0 and largest.offset < offset:
+            return  # it is still there
         last = self.times.last()
         for batch in self.headers(self.offsets.lookup(max(last.offset, self.base_offset))[1]):
             if batch.max_timestamp > last.timestamp:

@@ -1,9 +1,15 @@
-"""The `.snapshot` files of a partition: taking them, and bringing the producers' state back from them and the log."""
+"""The snapshots of the producers' state in a partition: taking them, and bringing the state back from them and the log.
+
+A `.snapshot` file is written for each segment. In between, the last few states are kept in memory (`mark`): recovery
+reads the active segment in any case, but a running follower that is told to cut its log must not read a segment of
+hundreds of thousands of batches for it, with all its other partitions waiting.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 
 from headrace.records.batch import NO_PRODUCER_ID
 from headrace.records.errors import CorruptMessage
@@ -12,19 +18,23 @@ from headrace.storage.producer_state import ProducerState, SnapshotCorrupt
 from headrace.storage.segment import SNAPSHOT, file_name
 from headrace.storage.segments import Segments
 
+MARK_BATCHES = 4096
+"""Batches from one state in memory to the next, or four for each producer: making one costs as much as they do."""
+_KEPT_MARKS = 4
 _logger = logging.getLogger(__name__)
 
 
 class Snapshots:
     """Which snapshots are there. One is kept for each segment's base offset, and the newest."""
 
-    __slots__ = ("_files", "_folder", "_unsynced", "offsets")
+    __slots__ = ("_files", "_folder", "_marks", "_unsynced", "offsets")
 
     def __init__(self, files: Files, folder: str, offsets: set[int]) -> None:
         self._files = files
         self._folder = folder
         self.offsets = offsets
         self._unsynced: list[File] = []
+        self._marks: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_MARKS)
 
     def _path(self, offset: int) -> str:
         return os.path.join(self._folder, file_name(offset, SNAPSHOT))
@@ -38,6 +48,13 @@ class Snapshots:
         self.offsets.add(offset)
         self._unsynced.append(file)
 
+    def mark(self, state: ProducerState, offset: int, batches: int) -> bool:
+        """Keep the state of the log up to `offset` in memory, if that is due `batches` after the last one."""
+        if batches < max(MARK_BATCHES, 4 * len(state.producers)):
+            return False
+        self._marks.append((offset, state.encode()))
+        return True
+
     def take_unsynced(self) -> list[File]:
         """The files a flush has to make durable."""
         files, self._unsynced = self._unsynced, []
@@ -49,10 +66,13 @@ class Snapshots:
             self._files.remove(self._path(offset))
 
     def remove_all(self) -> None:
+        self._marks.clear()
         for offset in sorted(self.offsets):
             self.remove(offset)
 
     def remove_after(self, offset: int) -> None:
+        while self._marks and self._marks[-1][0] > offset:
+            self._marks.pop()
         for newer in sorted(o for o in self.offsets if o > offset):
             self.remove(newer)
 
@@ -64,13 +84,26 @@ class Snapshots:
 
     def load(self, upto: int) -> tuple[ProducerState, int]:
         """The newest usable state not after `upto`, and its offset; (nothing, 0) when there is none."""
-        for offset in sorted((o for o in self.offsets if o <= upto), reverse=True):
+        marked, data = max((mark for mark in self._marks if mark[0] <= upto), default=(-1, b""))
+        for offset in sorted((o for o in self.offsets if marked < o <= upto), reverse=True):
             try:
-                return ProducerState.decode(self._files.read(self._path(offset))), offset
+                return ProducerState.decode(self._files.read(self._path(offset)), offset), offset
             except (SnapshotCorrupt, FileNotFoundError) as error:
                 _logger.warning("%s cannot be used: %s", self._path(offset), error)
                 self.remove(offset)
-        return ProducerState(), 0
+        return (ProducerState.decode(data, marked), marked) if data else (ProducerState(), 0)
+
+    def rewind(self, state: ProducerState, segments: Segments, end: int) -> None:
+        """Make `state` that of the log cut at `end`, from what it remembers; what it does not is read."""
+        unsure = state.rewind(end)
+        self.remove_after(end)
+        if unsure:
+            read = self.restore(segments, segments.first.base_offset, end).producers
+            for producer_id in unsure:
+                if producer_id in read:
+                    state.producers[producer_id] = read[producer_id]
+                else:
+                    del state.producers[producer_id]
 
     def restore(self, segments: Segments, start: int, end: int) -> ProducerState:
         """The state of the log up to `end`, from the nearest snapshot and the batch headers after it.

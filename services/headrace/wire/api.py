@@ -15,6 +15,7 @@ a coroutine function. A `KafkaError` becomes the API's error response.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -90,6 +91,7 @@ class Context:
         "request_bytes",
         "started",
         "taken",
+        "turn",
         "version",
     )
 
@@ -116,6 +118,19 @@ class Context:
         self.done = False
         self.taken = 0
         self.counted = False
+        self.turn: asyncio.Future[None] | None = None
+        """Somebody waits until everything before this request is answered."""
+
+    async def in_turn(self) -> None:
+        """Returns once every earlier request of the connection is answered: what is read then is not old when sent."""
+        if not self.connection.is_next(self):
+            self.turn = asyncio.get_running_loop().create_future()
+            await self.turn
+
+    def take_turn(self) -> None:
+        """Everything before it is answered, or the connection has gone."""
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(None)
 
     @property
     def principal(self) -> str:

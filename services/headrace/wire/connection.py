@@ -210,6 +210,10 @@ class Connection:
         else:
             self.complete(context, future.result())
 
+    def is_next(self, context: Context) -> bool:
+        """Whether no earlier request is still to be answered."""
+        return self.closed or not self._pipeline or self._pipeline[0] is context
+
     # --- answering -------------------------------------------------------------------------------------------------
 
     def complete(self, context: Context, response: Response) -> None:
@@ -250,6 +254,8 @@ class Connection:
         elif pipeline[0] is context:
             while pipeline and pipeline[0].done:
                 self._send(pipeline.popleft())
+            if pipeline:
+                pipeline[0].take_turn()
         elif context not in pipeline:
             pipeline.append(context)
         if not self._in_event:
@@ -418,6 +424,7 @@ class Connection:
         self._reader.close()
         for context in self._pipeline:
             release_all(context.body if isinstance(context.body, list) else None)
+            context.take_turn()
         self._pipeline.clear()
         self._socket.close()
         self._listener.closed(self)

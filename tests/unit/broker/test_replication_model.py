@@ -161,7 +161,7 @@ class History:
         assert set(self.shown) <= set(offsets)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 @example(GRANTED_UNHEARD)
 @example([*GRANTED_UNHEARD[:-6], ("tell", 0), *GRANTED_UNHEARD[-6:]])

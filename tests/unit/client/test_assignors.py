@@ -42,7 +42,7 @@ def flat(shares: dict[str, list[TopicPartition]]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(counts=COUNTS, members=MEMBERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_partition_somebody_wants_goes_to_exactly_one_who_wants_it(
     name: str, counts: dict[str, int], members: dict[str, Subscription]
 ) -> None:
@@ -67,7 +67,7 @@ def test_round_robin_is_kafkas() -> None:
 
 
 @given(counts=COUNTS, size=st.integers(1, 6), leaver=st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sticky_is_even_and_moves_only_what_a_leaver_had(counts: dict[str, int], size: int, leaver: int) -> None:
     members = {f"m{i}": Subscription(TOPICS) for i in range(size + 1)}
     before = sticky_assignor(counts, members)

@@ -19,7 +19,7 @@ RECORDS = st.lists(st.tuples(st.integers(0, 2**41), OPTIONAL, OPTIONAL, HEADERS)
 
 
 @given(RECORDS, st.sampled_from(Codec))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_built_batch_is_what_the_record_library_builds(rows: list, codec: Codec) -> None:
     builder = BatchBuilder()
     for row in rows:
@@ -35,7 +35,7 @@ def test_a_built_batch_is_what_the_record_library_builds(rows: list, codec: Code
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=4), st.sampled_from(Codec), st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_decoding_gives_what_the_record_library_reads(parts: list, codec: Codec, start: int) -> None:
     data, offset = bytearray(), 0
     expected = []

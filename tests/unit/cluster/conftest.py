@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("headrace", deadline=None)
+settings.register_profile("headrace")
 settings.load_profile("headrace")

@@ -170,5 +170,5 @@ class ControllerWalk(RuleBasedStateMachine):
         assert not self.model.reconcile()
 
 
-ControllerWalk.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ControllerWalk.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestControllerWalk = ControllerWalk.TestCase

@@ -36,7 +36,7 @@ def _check_complete(members: dict[str, MemberSpec], topics: dict[uuid.UUID, int]
         assert all(t in members[member_id].topics for t, _ in share)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32))
 def test_every_partition_goes_to_one_subscriber(seed: int) -> None:
     members, topics = _group(seed)
@@ -44,7 +44,7 @@ def test_every_partition_goes_to_one_subscriber(seed: int) -> None:
         _check_complete(members, topics, assignor(members, topics))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32))
 def test_uniform_is_even(seed: int) -> None:
     members, topics = _group(seed)
@@ -56,7 +56,7 @@ def test_uniform_is_even(seed: int) -> None:
             assert load[member_id] - min(load[m] for m in eligible) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32))
 def test_uniform_keeps_a_share_that_is_right_already(seed: int) -> None:
     members, topics = _group(seed)
@@ -65,7 +65,7 @@ def test_uniform_keeps_a_share_that_is_right_already(seed: int) -> None:
     assert uniform_assignor(again, topics) == first
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 8), st.integers(0, 30))
 def test_uniform_moves_as_little_as_possible_when_a_member_comes(count: int, partitions: int) -> None:
     topic = _TOPICS[0]

@@ -37,9 +37,7 @@ _METADATA = write_subscription(Subscription(3, ("t",)))
 _NONE = ErrorCode.NONE
 _LONGEST_WAIT_MS = 300_000 + 60_000
 _EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "30"))
-_SETTINGS = settings(
-    max_examples=_EXAMPLES, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+_SETTINGS = settings(max_examples=_EXAMPLES, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 class ClassicClient:

@@ -59,7 +59,7 @@ _current = st.builds(MemberAssignment, _int32, _int32, st.sampled_from(MemberSta
 _epochs = st.builds(ConsumerGroupEpochs, _int32, _int32, _int64)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(_text, _text, st.uuids(), st.integers(0, 2**31 - 1), _offset, _classic, _member, _partitions, _current, _epochs)
 def test_everything_is_read_back_and_tombstones_remove_it(
     group: str,

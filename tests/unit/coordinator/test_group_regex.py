@@ -25,7 +25,7 @@ _PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_PATTERNS, st.lists(_NAMES, min_size=1, max_size=5), st.booleans())
 def test_it_matches_what_python_matches(text: str, names: list[str], fold: bool) -> None:
     text = f"(?i){text}" if fold else text

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from hypothesis import settings
 from tests.integration.etcd import etcd  # noqa: F401
 
 from headrace.cluster import codec
@@ -18,9 +17,6 @@ from headrace.ports import SystemClock
 from headrace.registry.api import Delete, Put, Registry
 from headrace.registry.keys import Keys
 from headrace.registry.memory import MemoryRegistry, MemoryStore
-
-settings.register_profile("headrace", deadline=None)
-settings.load_profile("headrace")
 
 KEYS = Keys("c1")
 ORDERS = uuid.UUID(int=1)

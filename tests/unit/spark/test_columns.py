@@ -65,7 +65,7 @@ headers = st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=2)
 rows = st.lists(st.tuples(st.integers(0, 2**41), maybe_bytes, maybe_bytes, headers), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(rows, min_size=1, max_size=30), st.sampled_from([0, 1, 4]))
 def test_any_records_come_out_as_they_went_in(parts: list[Rows], codec: int) -> None:
     same(log_of(parts, codec))
@@ -122,7 +122,7 @@ def test_a_damaged_batch_is_found_by_its_checksum() -> None:
         decoded(bytes(data))
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(st.integers(61, 400), st.integers(1, 255), st.sampled_from([1, 30]))
 def test_wrong_bytes_behind_a_right_checksum_never_pass_unnoticed_nor_crash(
     position: int, flip: int, parts: int

@@ -114,7 +114,7 @@ class CompactedLog(RuleBasedStateMachine):
 
 
 TestCompactedLog = CompactedLog.TestCase
-TestCompactedLog.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCompactedLog.settings = settings(max_examples=60, stateful_step_count=25)
 
 
 def filled(files: MemoryFiles) -> None:

@@ -54,7 +54,7 @@ def append(log: Log, sent: bytes, how: str) -> ErrorCode | None:
     return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(st.binary(max_size=200), mutated()), st.sampled_from(["leader", "compacted", "own", "follower"]))
 def test_any_bytes_are_refused_by_name_or_sound(sent: bytes, how: str) -> None:
     log = make_log(cleanup_policy="compact" if how == "compacted" else "delete", segment_bytes=1000)

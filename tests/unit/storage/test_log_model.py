@@ -325,7 +325,6 @@ class LogMachine(RuleBasedStateMachine):
 LogMachine.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestLogModel = LogMachine.TestCase

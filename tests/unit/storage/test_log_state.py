@@ -69,7 +69,7 @@ def test_a_snapshot_is_kafkas_bytes() -> None:
     state.update(batch, 100)
     entries = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 9, 2, 7, 102, 2, NOW + 2, -1, -1)
     assert state.encode() == struct.pack(">hI", 1, crc32c(entries)) + entries
-    again = ProducerState.decode(state.encode())
+    again = ProducerState.decode(state.encode(), 10)
     assert again.producers[9].batches == [(5, 7, 100, 102, NOW + 2)]
     (following,) = batches(idempotent(8, 1, producer=9, epoch=2))
     assert again.check_all([batch]) is not None
@@ -79,13 +79,13 @@ def test_a_snapshot_is_kafkas_bytes() -> None:
 @given(st.binary(max_size=80), st.integers(0, 60), st.integers(1, 255))
 def test_a_damaged_snapshot_is_recognised(noise: bytes, at: int, flip: int) -> None:
     with pytest.raises(SnapshotCorrupt):
-        ProducerState.decode(noise)
+        ProducerState.decode(noise, 0)
     state = ProducerState()
     state.update(batches(idempotent(0))[0], 0)
     damaged = bytearray(state.encode())
     damaged[at % len(damaged)] ^= flip
     with pytest.raises(SnapshotCorrupt):
-        ProducerState.decode(bytes(damaged))
+        ProducerState.decode(bytes(damaged), 0)
 
 
 def test_producers_expire_unless_a_transaction_is_open() -> None:

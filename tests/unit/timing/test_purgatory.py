@@ -238,5 +238,5 @@ class PurgatoryMachine(RuleBasedStateMachine):
         assert all(len(wait.ends) <= 1 for wait, _, _ in self.waits)
 
 
-PurgatoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PurgatoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestPurgatoryMachine = PurgatoryMachine.TestCase

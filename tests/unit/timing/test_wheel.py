@@ -25,7 +25,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(start=st.integers(0, 10**12), steps=STEPS)
 def test_it_does_what_a_sorted_list_does(start: int, steps: list[tuple[str, int]]) -> None:
     wheel = TimingWheel(start)

@@ -68,7 +68,7 @@ def ranges(service: Service, context: Context, body: memoryview) -> list[Part]:
     return list(service.answers)
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(1, 11), raw=True, borrows=True)
+@handles(ApiKey.OFFSET_COMMIT, versions=(2, 7), raw=True, borrows=True)
 def stamped(service: Service, context: Context, body: memoryview) -> bytes:
     """Writes to the memory it is lent, and says what it read there."""
     found = hashlib.sha256(body).digest()
@@ -102,7 +102,15 @@ def metadata(service: Service, context: Context, request: Any) -> dict[str, Any]
     raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
 
 
-HANDLERS = [each.__handles__ for each in (echo, ranges, stamped, gated, metadata)]  # type: ignore[attr-defined]
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 9), raw=True, parks=True)
+async def in_turn(service: Service, context: Context, body: memoryview) -> list[Part]:
+    """How many requests were completed by the test when its turn came."""
+    service.started.append(context.correlation_id)
+    await context.in_turn()
+    return [b"%d" % sum(each.done for each in service.parked)]
+
+
+HANDLERS = [each.__handles__ for each in (echo, ranges, stamped, gated, metadata, in_turn)]  # type: ignore[attr-defined]
 
 
 def frame(body: bytes, api_key: int = 0, version: int = 3, correlation_id: int = 1) -> bytes:

@@ -112,7 +112,7 @@ def kio_request(version: int, values: dict, asked: list, forgotten: list) -> byt
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(values=requests, asked=unique_topics(NUMBERS), forgotten=unique_topics(INT32))
 def test_requests_in_both_directions(version, values, asked, forgotten) -> None:
     body = kio_request(version, values, asked, forgotten)
@@ -193,7 +193,7 @@ def our_results(version: int, answered: list) -> list[fetch.PartitionResult]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     answered=unique_topics(PARTITIONS),
     error=st.sampled_from([0, 70, 71]),
@@ -263,7 +263,7 @@ _ASKED = [("topic", UUID(int=1), [(0, 5, 100, 1, 2, 3, UUID(int=4), 5)])]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_damage_gives_a_named_error_only(version, data) -> None:
     request = kio_request(version, _VALUES, _ASKED, [("topic", UUID(int=1), [1, 2])])
@@ -280,7 +280,6 @@ def test_damage_gives_a_named_error_only(version, data) -> None:
             continue
 
 
-@settings(deadline=None)
 @given(st.sampled_from(VERSIONS), st.binary(max_size=150))
 def test_garbage_gives_a_named_error_only(version, body) -> None:
     for parse in (fetch.parse_request, fetch_client.parse_response):

@@ -62,7 +62,7 @@ SAMPLE = [(8, 8), (9, 8), (11, 5), (18, 4), (19, 2), (44, 1), (68, 1), (75, 0)]
 
 @pytest.mark.parametrize(("api_key", "version"), SAMPLE)
 @pytest.mark.parametrize("direction", ["request", "response"])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_bytes_are_kios(api_key, version, direction, data) -> None:
     cls = messages.message_class(api_key, version, direction)
@@ -113,7 +113,7 @@ def test_a_message_of_too_many_elements_is_refused() -> None:
         messages.decode(3, 1, (600_000).to_bytes(4, "big") + b"\0\0" * 600_000)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(SAMPLE), st.binary(max_size=80))
 def test_garbage_gives_a_named_error_only(which, body) -> None:
     try:

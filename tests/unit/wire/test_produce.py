@@ -50,7 +50,7 @@ def kio_request(version: int, transactional_id: str | None, acks: int, timeout_m
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(transactional_id=st.none() | TEXT, acks=INT16, timeout_ms=INT32, asked=topics)
 def test_a_request_says_what_kio_wrote(version, transactional_id, acks, timeout_ms, asked) -> None:
     body = kio_request(version, transactional_id, acks, timeout_ms, asked)
@@ -93,7 +93,7 @@ answers = st.lists(st.tuples(TEXT, st.uuids(), results), max_size=3, unique_by=l
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(answered=answers, throttle=INT32, nodes=endpoints)
 def test_a_response_is_byte_for_byte_kios(version, answered, throttle, nodes) -> None:
     flat = []
@@ -145,7 +145,7 @@ def test_a_response_is_byte_for_byte_kios(version, answered, throttle, nodes) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_damaged_requests_give_a_named_error_only(version, data) -> None:
     whole = bytearray(kio_request(version, "tx", -1, 5, [("topic", _ID, [(0, b"abc"), (1, None)]), ("u", _ID2, [])]))
@@ -160,7 +160,6 @@ def test_damaged_requests_give_a_named_error_only(version, data) -> None:
         return
 
 
-@settings(deadline=None)
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
 def test_garbage_gives_a_named_error_only(version, body) -> None:
     try:

@@ -4,6 +4,9 @@ Versions 0 to 13. Any broker answers for the whole cluster. Coordinators are amo
 keep only nodes that are named here. The controller named is the broker that answers: it forwards
 what changes the cluster, so that clients need not reach the controller. A topic that is not there is created when
 `auto.create.topics.enable` and the request allow it, and the answer waits until it can be used.
+
+Who leads is looked up when everything before the request is answered. A client that looks for a new leader often asks
+behind a Produce that waits for the dead one to leave the in-sync set: what was true before that would send it astray.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ from headrace.wire.protocol import ApiKey
 AUTO_CREATE_SECONDS = 5.0
 
 
-@handles(ApiKey.METADATA, versions=(0, 13))
+@handles(ApiKey.METADATA, versions=(0, 13), parks=True)
 async def metadata(broker: Broker, context: Context, request: Any) -> dict[str, Any]:
     wanted = None if context.version == 0 and not request.topics else request.topics
     if wanted and getattr(request, "allow_auto_topic_creation", True) and broker.config["auto.create.topics.enable"]:
         await create_missing(broker, wanted, context.client_id or "")
+    await context.in_turn()
     return picture.metadata(broker.image, wanted, broker.id)
 
 
