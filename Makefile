@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup compile pure up test lint unit sim integration bounce e2e images chart format docs bench bench-log clean
+.PHONY: help setup up test lint unit sim integration bounce e2e images chart format docs bench bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -28,13 +28,6 @@ $(STAMP): $(SOURCES)
 	@touch $(RUNS) $@
 
 setup: $(RUNS) ## Make .venv and install Headrace and its tools into it
-
-compile: $(STAMP) ## Compile the hot path in place (needs a C compiler; edits there need it again, `make pure` undoes it)
-	@command -v gcc >/dev/null || { echo "A C compiler is needed: apt-get install gcc libc6-dev"; exit 1; }
-	@HEADRACE_COMPILE=1 $(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
-
-pure: ## Run the hot path as plain Python again
-	@find services -name '*.so' -delete
 
 up: $(RUNS) ## Start a local cluster on 127.0.0.1:9092 (Ctrl-C stops it)
 	@$(BIN)/headrace dev
