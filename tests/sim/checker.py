@@ -66,6 +66,8 @@ class Checker:
         self._marks: dict[tuple[int, int, uuid.UUID, int, int], int] = {}
         self._controller_epochs: dict[tuple[str, int], int] = {}
         self._states: dict[tuple[uuid.UUID, int, int], Partition] = {}
+        self._read_at = -1
+        self._registered: dict[Key, Partition] = {}
         world.store.on_txn = self._txn
 
     def of(self, key: Key) -> PartitionHistory:
@@ -218,7 +220,9 @@ class Checker:
         return found
 
     def states(self) -> dict[Key, Partition]:
-        """What the registry says of every partition of every visible topic."""
+        """What the registry says of every partition of every visible topic; not to be changed."""
+        if self._read_at == self.world.store.revision:
+            return self._registered
         found = {}
         for topic_id, count in self.topics().values():
             for index in range(count):
@@ -228,6 +232,7 @@ class Checker:
                         found[topic_id, index] = decode_partition(held.value)
                     except BadValue:
                         continue
+        self._read_at, self._registered = self.world.store.revision, found
         return found
 
     def settled(self) -> str | None:

@@ -22,6 +22,8 @@ from headrace.client.consumer_protocol import decode_assignment
 
 NEVER = float("inf")
 NOTHING = -1
+HANDLING_SECONDS = 0.5
+"""How long a member takes over what one poll gave it."""
 
 Place = tuple[str, str, int]
 """A group, a topic's name and a partition's index."""
@@ -189,10 +191,11 @@ class Member:
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 session_timeout_ms=6000,
-                heartbeat_interval_ms=1500,
+                heartbeat_interval_ms=2000,
                 max_poll_interval_ms=10000,
                 request_timeout_ms=4000,
-                fetch_max_wait_ms=1500,
+                retry_backoff_ms=300,
+                fetch_max_wait_ms=3000,
                 default_api_timeout_ms=8000,
                 partition_assignment_strategy="cooperative-sticky" if self.world.seed % 2 else "range",
             )
@@ -223,6 +226,7 @@ class Member:
                 topic = consumer._cluster.image.topics.get(record.topic)
                 if topic is not None:
                     self.history.checker.read((topic.id, record.partition), record.offset, record.value or b"")
+            await asyncio.sleep(HANDLING_SECONDS)
             try:
                 await consumer.commit()  # also what could not be committed before
             except KafkaError as error:

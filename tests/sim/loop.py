@@ -12,6 +12,7 @@ import contextvars
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from headrace.storage.memory_files import Crash
@@ -33,6 +34,8 @@ class Process:
         self.host = host
         self.alive = True
         self.paused = False
+        self.running = True
+        """Alive and not paused: its callbacks are called."""
         self.context = contextvars.Context()
         self.context.run(PROCESS.set, self)
         self.at_death: list[Callable[[], None]] = []
@@ -47,7 +50,7 @@ class Process:
 
     def kill(self) -> None:
         """No callback of it is ever called again: no handler, no `finally`, nothing."""
-        self.alive = False
+        self.alive = self.running = False
         self._held.clear()
         at_death, self.at_death = self.at_death, []
         for last in at_death:
@@ -55,9 +58,11 @@ class Process:
 
     def pause(self) -> None:
         self.paused = True
+        self.running = False
 
     def resume(self) -> None:
         self.paused = False
+        self.running = self.alive
         held, self._held = self._held, []
         self.loop.ready.extend(held)
 
@@ -81,30 +86,26 @@ class Spinning(Exception):
     """Something runs again and again without ever waiting."""
 
 
-class Handle:
-    """A callback that is due at `when`; what `call_later` returns."""
+class Handle(list[Any]):
+    """A callback that is due, and what `call_later` returns: [callback, arguments, context, process, when].
 
-    __slots__ = ("_args", "_callback", "_when", "context", "process")
+    A list, because millions of them are made: no code of ours runs to make one.
+    """
 
-    def __init__(self, when: float, callback: Any, args: Any, context: contextvars.Context | None) -> None:
-        self._when = when
-        self._callback = callback
-        self._args = args
-        self.context = context if context is not None else contextvars.copy_context()
-        self.process = self.context.get(PROCESS)
+    __slots__ = ()
 
     def __repr__(self) -> str:
-        task = getattr(self._callback, "__self__", None)
-        return task.get_name() if isinstance(task, asyncio.Task) else repr(self._callback)
+        task = getattr(self[0], "__self__", None)
+        return task.get_name() if isinstance(task, asyncio.Task) else repr(self[0])
 
     def when(self) -> float:
-        return self._when
+        return float(self[4])
 
     def cancel(self) -> None:
-        self._callback = self._args = None
+        self[0] = self[1] = None
 
     def cancelled(self) -> bool:
-        return self._callback is None
+        return self[0] is None
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -121,23 +122,21 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, Handle]] = []
         self._seq = 0
         self._closed = False
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
     # --- what asyncio asks of a loop
 
     def time(self) -> float:
         return self.now
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # type: ignore[assignment]
+    """False, without a call into Python for every future and task."""
 
     def is_running(self) -> bool:
         return not self._closed
 
     def is_closed(self) -> bool:
         return self._closed
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         if context is None:
@@ -150,7 +149,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        handle = Handle(self.now, callback, args, context)
+        if context is None:
+            context = contextvars.copy_context()
+        handle = Handle((callback, args, context, context.get(PROCESS), self.now))
         if not self._closed:
             self.ready.append(handle)
         return handle
@@ -158,11 +159,20 @@ class SimLoop(asyncio.AbstractEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
-        return self.call_at(self.now + delay if delay > 0 else self.now, callback, *args, context=context)
+        if context is None:
+            context = contextvars.copy_context()
+        when = self.now + delay if delay > 0 else self.now
+        self._seq += 1
+        handle = Handle((callback, args, context, context.get(PROCESS), when))
+        if not self._closed:
+            heapq.heappush(self._timers, (when, self._seq, handle))
+        return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        if context is None:
+            context = contextvars.copy_context()
         self._seq += 1
-        handle = Handle(when, callback, args, context)
+        handle = Handle((callback, args, context, context.get(PROCESS), when))
         if not self._closed:
             heapq.heappush(self._timers, (when, self._seq, handle))
         return handle
@@ -202,10 +212,10 @@ class SimLoop(asyncio.AbstractEventLoop):
             while self.now < end and not stop:
                 turns += 1
                 if turns > MAX_TURNS:
-                    busy = [f"{h.process.name if h.process else 'world'}: {h}" for h in list(ready)[:5]]
+                    busy = [f"{h[3].name if h[3] else 'world'}: {h}" for h in list(ready)[:5]]
                     raise Spinning(f"time stands still at {self.now:.3f} while {'; '.join(busy)} run")
                 if not ready:
-                    while timers and timers[0][2]._callback is None:
+                    while timers and timers[0][2][0] is None:
                         pop(timers)
                     if not timers:
                         return
@@ -214,29 +224,29 @@ class SimLoop(asyncio.AbstractEventLoop):
                 now = self.now
                 while timers and timers[0][0] <= now:
                     ready.append(pop(timers)[2])
-                for _ in range(len(ready)):
-                    self._run_one(ready.popleft())
+                self._turn()
         finally:
             asyncio._set_running_loop(None)
 
-    def _run_one(self, handle: Handle) -> None:
-        callback = handle._callback
-        if callback is None:
-            return
-        process = handle.process
-        if process is not None:
-            if not process.alive:
-                return
-            if process.paused:
-                process.hold(handle)
-                return
-        self.steps += 1
-        try:
-            handle.context.run(callback, *handle._args)
-        except Crash:
-            return  # the machine stopped in the middle of it
-        except Exception as error:
-            self.call_exception_handler({"message": "a callback failed", "exception": error})
+    def _turn(self) -> None:
+        """Calls what is ready now; what that makes ready has to wait for the next turn."""
+        ready = self.ready
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            callback, args, context, process, _when = handle
+            if callback is None:
+                continue
+            if process is not None and not process.running:
+                if process.alive:
+                    process.hold(handle)
+                continue
+            self.steps += 1
+            try:
+                context.run(callback, *args)
+            except Crash:
+                continue  # the machine stopped in the middle of it
+            except Exception as error:
+                self.call_exception_handler({"message": "a callback failed", "exception": error})
 
     def close(self) -> None:
         self._closed = True

@@ -34,9 +34,9 @@ class NativeProducer(Client):
         producer = await self._connected()
         numbers: dict[int, int] = {}
         while self.working:
-            await self.pause(self.chance.expovariate(1.0))
+            await self.pause(self.chance.expovariate(0.6))
             found = self.follower.image.topics.get(self.topic)
-            if found is None or self.waiting > MOST_WAITING:
+            if not self.working or found is None or self.waiting > MOST_WAITING:
                 continue
             for _ in range(self.chance.randint(1, 6)):
                 index = self.chance.randrange(len(found.partitions))

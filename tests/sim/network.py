@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
+from math import log
 from random import Random
 from typing import Any, Protocol
 
@@ -54,8 +55,9 @@ class Connection:
     def send(self, side: int, message: Any) -> None:
         """`side` says `message` to the other."""
         if self.open:
-            if self.network.breaks():
-                self.network.count("broken connection")
+            network = self.network
+            if network.break_rate and network.chance.random() < network.break_rate:
+                network.count("broken connection")
                 self.reset()
                 return
             self._transmit(side, message)
@@ -69,19 +71,19 @@ class Connection:
             return
         when = max(self._last[side], network.loop.now + network.latency(source.host, target.host))
         self._last[side] = when
-        network.at(when, self._arrive, side, message)
+        network.loop.call_at(when, self._arrive, side, message, context=target.context)
 
     def _arrive(self, side: int, message: Any) -> None:
+        """In the receiver's name: it takes what has come when it runs again, and when it is dead nobody does."""
         if not self.open:
             return
-        source, target = self.sides[side], self.sides[1 - side]
-        if self._held[side] or self.network.is_cut(source.host, target.host):
+        if self._held[side] or self.network.is_cut(self.sides[side].host, self.sides[1 - side].host):
             self._held[side].append(message)
             self.network.remember(self)
             return
         received = self.received[1 - side]
         if received is not None:
-            self.network.loop.call_soon(received, message, context=target.context)
+            received(message)
 
     def healed(self) -> None:
         """The link is whole again: what was held arrives, or is found to be lost."""
@@ -137,14 +139,11 @@ class Network:
     # --- links
 
     def latency(self, source: str, target: str) -> float:
-        chance = self.chance
-        seconds = 0.0001 + chance.expovariate(2_000)
-        if chance.random() < 0.01:
-            seconds += chance.uniform(0.005, 0.1)
-        return seconds * self._slow.get((source, target), 1.0)
-
-    def breaks(self) -> bool:
-        return self.break_rate > 0 and self.chance.random() < self.break_rate
+        drawn = self.chance.random()
+        seconds = 0.0001 - log(1.0 - drawn) / 2_000
+        if drawn > 0.99:
+            seconds += self.chance.uniform(0.005, 0.1)
+        return seconds * self._slow.get((source, target), 1.0) if self._slow else seconds
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts

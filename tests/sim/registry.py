@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.sim.loop import PROCESS
 from tests.sim.network import WORLD
 
-from headrace.registry.api import Change, Changes, Condition, Snapshot, TxnResult
+from headrace.ports import Clock
+from headrace.registry.api import Change, Changes, Condition, Event, Snapshot, TxnResult
 from headrace.registry.memory import MemoryRegistry, MemoryStore, _MemoryWatch
 
 
@@ -18,11 +20,30 @@ class SimStore(MemoryStore):
 
     on_txn: Callable[[Sequence[Condition], Sequence[Change]], None] | None = None
 
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.watches: dict[_SlowWatch, None] = {}
+
     def txn(self, conditions: Sequence[Condition], changes: Sequence[Change]) -> TxnResult:
         self._expire()
         if self.on_txn is not None and all(self._holds(condition) for condition in conditions):
             self.on_txn(conditions, changes)
         return super().txn(conditions, changes)
+
+    def _commit(self, events: list[Event]) -> None:
+        """Wakes only those whom it concerns; whoever had seen everything else has seen this too."""
+        if not events:
+            return
+        before = self.revision
+        self.revision += 1
+        self._history.append(Changes(self.revision, tuple(events)))
+        for watch in list(self.watches):
+            if watch.process is not None and not watch.process.alive:
+                del self.watches[watch]
+            elif any(event.key.startswith(watch.prefix) for event in events):
+                watch.waker.set()
+            else:
+                watch.passes(before, self.revision)
 
 
 class SimRegistry(MemoryRegistry):
@@ -36,13 +57,16 @@ class SimRegistry(MemoryRegistry):
 
     @asynccontextmanager
     async def watch(self, prefix: str, after: int | None = None) -> AsyncIterator[AsyncIterator[Snapshot | Changes]]:
-        watch = _SlowWatch(self, self._store, prefix, after)
-        self._watches[watch] = None
+        store = self._store
+        assert isinstance(store, SimStore)
+        watch = _SlowWatch(self, store, prefix, after)
+        self._watches[watch] = store.watches[watch] = None
         self._store.subscribe(watch.waker)
         try:
             yield watch
         finally:
             watch.close()
+            store.watches.pop(watch, None)
             self._watches.pop(watch, None)
             self._store.unsubscribe(watch.waker)
 
@@ -57,6 +81,19 @@ async def _detached(call: Coroutine[Any, Any, Any]) -> Any:
 
 
 class _SlowWatch(_MemoryWatch):
+    def __init__(self, registry: MemoryRegistry, store: MemoryStore, prefix: str, after: int | None) -> None:
+        super().__init__(registry, store, prefix, after)
+        self.process = PROCESS.get()
+
+    @property
+    def prefix(self) -> str:
+        return self._prefix
+
+    def passes(self, before: int, revision: int) -> None:
+        """Nothing of `revision` is meant for this watch."""
+        if self._after == before:
+            self._after = revision
+
     async def __anext__(self) -> Snapshot | Changes:
         registry = self._registry
         assert isinstance(registry, SimRegistry)

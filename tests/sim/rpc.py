@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from tests.sim.loop import PROCESS, Process
@@ -15,9 +15,10 @@ from tests.sim.network import Connection, Network, Refused
 from headrace.rpc.channels import Channels
 from headrace.rpc.errors import ErrorInterceptor
 
-REQUEST, CANCEL, HEADERS, ITEM, END, MORE = range(6)
+REQUEST, CANCEL, HEADERS, ITEM, END, MORE, ANSWER = range(7)
 CONNECT_SECONDS = 20.0
 _END = object()
+_TOO_LATE = (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
 
 def _failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -107,11 +108,11 @@ class _ServerSide:
         try:
             if handler.unary_unary is not None:
                 answer = await handler.unary_unary(request, context)
-                self.say(ITEM, number, handler.response_serializer(answer))
-            else:
-                stream = handler.stream_stream if body is None else handler.unary_stream
-                async for item in stream(request, context):
-                    self.say(ITEM, number, handler.response_serializer(item))
+                self.say(ANSWER, number, handler.response_serializer(answer))
+                return
+            stream = handler.stream_stream if body is None else handler.unary_stream
+            async for item in stream(request, context):
+                self.say(ITEM, number, handler.response_serializer(item))
         except _Aborted as aborted:
             self.say(END, number, (aborted.code, aborted.details))
         except Exception as error:
@@ -192,12 +193,39 @@ class SimRpc:
         return server
 
 
+class _Answer:
+    """The client's side of a call with one answer."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def heads(self) -> None:
+        return
+
+    def take(self, payload: bytes) -> None:
+        if not self.future.done():
+            self.future.set_result(payload)
+
+    def end(self, code: grpc.StatusCode, details: str) -> None:
+        if not self.future.done():
+            self.future.set_exception(_failure(code, details))
+            self.future.exception()
+
+
 class _Call:
-    """The client's side of one call."""
+    """The client's side of a call with a stream of answers."""
 
     def __init__(self) -> None:
         self.headers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.items: asyncio.Queue[Any] = asyncio.Queue()
+
+    def heads(self) -> None:
+        if not self.headers.done():
+            self.headers.set_result(None)
+
+    def take(self, payload: bytes) -> None:
+        self.heads()
+        self.items.put_nowait((payload, None, None))
 
     def end(self, code: grpc.StatusCode, details: str) -> None:
         if not self.headers.done():
@@ -209,6 +237,9 @@ class _Call:
         self.items.put_nowait((_END, code, details))
 
 
+C = TypeVar("C", _Call, _Answer)
+
+
 class SimChannel:
     """A channel to one address: connects when it is used, and again after the connection broke."""
 
@@ -217,24 +248,27 @@ class SimChannel:
         self._network = network
         self._host, self._port = host, int(port)
         self._connection: Connection | None = None
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _Call | _Answer] = {}
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
 
     def unary_unary(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         async def call(request: Any, timeout: float | None = None, **_: Any) -> Any:
-            number = 0
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             try:
-                async with asyncio.timeout(timeout):
-                    await self._connect()
-                    number, call = self._begin(path, request_serializer(request))
-                    item = await call.items.get()
-                    if item[0] is not _END:
-                        return response_deserializer(item[0])
-                    raise _failure(item[1], item[2])
+                if self._connection is None or not self._connection.open:
+                    async with asyncio.timeout(timeout):
+                        await self._connect()
             except TimeoutError:
-                raise _failure(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded") from None
+                raise _failure(*_TOO_LATE) from None
+            number, answer = self._begin(path, request_serializer(request), _Answer())
+            timer = None if timeout is None else loop.call_at(began + timeout, answer.end, *_TOO_LATE)
+            try:
+                return response_deserializer(await answer.future)
             finally:
+                if timer is not None:
+                    timer.cancel()
                 self._finish(number)
 
         return call
@@ -269,8 +303,8 @@ class SimChannel:
             connection.broken[Connection.CLIENT] = lambda: self._lost(connection)
             self._connection = connection
 
-    def _begin(self, path: str, body: bytes | None) -> tuple[int, _Call]:
-        number, call = next(self._numbers), _Call()
+    def _begin(self, path: str, body: bytes | None, call: C) -> tuple[int, C]:
+        number = next(self._numbers)
         self._calls[number] = call
         assert self._connection is not None
         self._network.trace("rpc", path, self._host, len(body or b""))
@@ -291,12 +325,12 @@ class SimChannel:
         if call is None:
             return
         if kind == HEADERS:
-            if not call.headers.done():
-                call.headers.set_result(None)
+            call.heads()
         elif kind == ITEM:
-            if not call.headers.done():
-                call.headers.set_result(None)
-            call.items.put_nowait((payload, None, None))
+            call.take(payload)
+        elif kind == ANSWER:
+            del self._calls[number]
+            call.take(payload)
         else:
             del self._calls[number]
             call.end(*payload)
@@ -333,7 +367,7 @@ class SimStream:
     async def _start(self) -> None:
         if self._call is None:
             await self._channel._connect()
-            self._number, self._call = self._channel._begin(self._path, self._body)
+            self._number, self._call = self._channel._begin(self._path, self._body, _Call())
 
     def __aiter__(self) -> SimStream:
         return self
@@ -380,7 +414,7 @@ class SimDuplex:
                     self._end(error)
                 else:
                     if self._over is None:
-                        self._number, call = self._channel._begin(self._path, None)
+                        self._number, call = self._channel._begin(self._path, None, _Call())
                         self._call.set_result(call)
         if self._over is not None:
             raise self._over

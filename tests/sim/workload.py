@@ -22,7 +22,6 @@ from headrace.records.batch import batches
 from headrace.records.record import Record, build, iter_records
 from headrace.rpc import kafka_error_of, request_header
 from headrace.rpc.controller_client import ControllerClient
-from headrace.rpc.image_follower import ImageFollower
 from headrace.v1 import broker_pb2 as bpb
 from headrace.v1 import broker_pb2_grpc
 from headrace.v1 import common_pb2 as pb
@@ -59,11 +58,8 @@ class Client(ABC):
 
     async def _main(self) -> None:
         self.channels = self.world.rpc.channels()
-        self.follower = ImageFollower(
-            self.world.metadata_servers.split(","), self.channels, clock=self.clock, chance=self.chance
-        )
+        self.follower = self.world.follower()
         self.controller = ControllerClient(self.follower, self.channels, self.clock)
-        self.follower.start()
         try:
             await self.run()
         except Exception as error:
@@ -127,7 +123,7 @@ class Producer(Client):
 
     async def run(self) -> None:
         while self.working:
-            await self.pause(self.chance.expovariate(0.8))
+            await self.pause(self.chance.expovariate(0.5))
             found = self.follower.image.topics.get(self.topic)
             if found is not None and self.working:
                 self.busy = True
@@ -286,7 +282,7 @@ class Consumer(Client):
                 await self._fetch(found.id, leader, by_leader[leader])
             except (OSError, TimeoutError, KafkaError) as error:
                 self.world.trace("not read", self.name, str(error)[:60])
-                await self.pause(0.2)
+                await self.pause(0.5)
 
     async def _fetch(self, topic_id: uuid.UUID, leader: int, indexes: list[int]) -> None:
         node = self.follower.image.brokers[leader]
@@ -297,7 +293,7 @@ class Consumer(Client):
                 position = self.positions.get((topic_id, index), 0)
                 asked[index] = RequestedPartition(topic_id, index, position, 1 << 20, where[1].leader_epoch)
         request = FetchRequest(
-            max_wait_ms=1500,
+            max_wait_ms=3000,
             max_bytes=1 << 20,
             partitions=list(asked.values()),
         )
@@ -307,7 +303,7 @@ class Consumer(Client):
         for result in response.partitions:
             self._take(topic_id, leader, asked[result.partition], result)
         if any(result.error_code for result in response.partitions):
-            await self.pause(0.2)
+            await self.pause(0.5)
 
     def _take(self, topic_id: uuid.UUID, broker: int, asked: RequestedPartition, result: Any) -> None:
         key = (topic_id, result.partition)

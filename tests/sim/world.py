@@ -31,6 +31,7 @@ from headrace.coordinator.server import CoordinatorService
 from headrace.metadata import server as metadata
 from headrace.registry.keys import Keys
 from headrace.rpc import channels as rpc_channels
+from headrace.rpc.image_follower import ImageFollower
 from headrace.storage.memory_files import Crash, MemoryFiles
 
 CLUSTER = "sim"
@@ -45,12 +46,12 @@ SETTINGS = {
     "metrics.port": "0",
     "broker.session.timeout.ms": "3000",
     "replica.lag.time.max.ms": "3000",
-    "replica.fetch.wait.max.ms": "1000",
-    "replica.fetch.backoff.ms": "200",
+    "replica.fetch.wait.max.ms": "2000",
+    "replica.fetch.backoff.ms": "500",
     "replica.socket.timeout.ms": "5000",
     "request.timeout.ms": "8000",
     "leader.imbalance.check.interval.seconds": "15",
-    "replica.high.watermark.checkpoint.interval.ms": "3000",
+    "replica.high.watermark.checkpoint.interval.ms": "5000",
     "log.flush.offset.checkpoint.interval.ms": "6000",
     "log.cleaner.enable": "false",
     "min.insync.replicas": "2",
@@ -75,7 +76,18 @@ class SimClock:
         return self._loop.now
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        loop = self._loop
+        over: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _ring, over)
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+
+def _ring(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 class Violation(Exception):
@@ -170,7 +182,7 @@ class World:
         self.timeline: deque[str] = deque(maxlen=4_000)
         self.violations: list[str] = []
         self._hash = hashlib.blake2b(digest_size=16)
-        self._pending_trace: list[str] = []
+        self._pending_trace: list[tuple[object, ...]] = []
         self.faults = self.chance("faults")
         self.network = Network(self.loop, self.chance("network"), self.trace, self.count)
         self.rpc = SimRpc(self.network)
@@ -183,6 +195,7 @@ class World:
         self.brokers = [Machine(self, f"broker-{n}", self._broker(n)) for n in range(brokers)]
         self.coordinators = [Machine(self, f"coordinator-{n}", self._coordinator(n)) for n in range(coordinators)]
         self.machines = [*self.controllers, *self.metadata, *self.brokers, *self.coordinators]
+        self._follower: ImageFollower | None = None
 
     def chance(self, name: str) -> Random:
         """A generator of its own for each purpose; does not depend on PYTHONHASHSEED."""
@@ -197,12 +210,12 @@ class World:
     def trace(self, *what: object) -> None:
         """Part of the trace: the same seed gives the same, byte for byte."""
         process = PROCESS.get()
-        self._pending_trace.append(f"{self.loop.now:.6f} {process.name if process else '-'} {what}")
+        self._pending_trace.append((self.loop.now, process.name if process else "-", *what))
         if len(self._pending_trace) >= 512:
             self._flush_trace()
 
     def _flush_trace(self) -> None:
-        self._hash.update("\n".join(self._pending_trace).encode())
+        self._hash.update(repr(self._pending_trace).encode())
         self._pending_trace.clear()
 
     @property
@@ -330,6 +343,15 @@ class World:
 
     async def connect(self, host: str, port: int, client_id: str, timeout: float) -> SimWireClient:
         return await SimWireClient.connect(self.network, host, port, timeout)
+
+    def follower(self) -> ImageFollower:
+        """The picture of the cluster that the workload's clients share, as those on one machine could."""
+        if self._follower is None:
+            clock, chance = SimClock(self.loop), self.chance("clients")
+            follower = ImageFollower(self.metadata_servers.split(","), self.rpc.channels(), clock=clock, chance=chance)
+            Process(self.loop, "clients", "clients").spawn(follower._follow(), name="follow the metadata service")
+            self._follower = follower
+        return self._follower
 
     # --- running
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
@@ -132,11 +132,14 @@ class LeaderLoop:
         self._fetcher = fetcher
         self._replication = replication
         self._changed = asyncio.Event()
+        self._wake: asyncio.Future[None] | None = None
+        """What `_answer` waits for."""
         self._task = asyncio.create_task(self._run(), name=f"follow broker {leader}")
 
     def add(self, partition: Partition) -> None:
         self._fetcher.add(partition)
         self._changed.set()
+        self._wake_up()
 
     def remove(self, partition: Partition) -> None:
         self._fetcher.remove(partition)
@@ -200,19 +203,36 @@ class LeaderLoop:
         """
         oldest = asked[0]
         if not oldest.done() and self._fetcher.in_session and len(asked) < IN_FLIGHT:
-            changed = asyncio.ensure_future(self._changed.wait())
-            waits: list[asyncio.Future[Any]] = [oldest, changed]
-            due = self._fetcher.due_in(self._replication.clock.monotonic())
-            try:
-                await asyncio.wait(waits, timeout=due, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
+            if not self._changed.is_set():
+                await self._wait_for(oldest)
             if not oldest.done():
                 self._changed.set()
                 return None
         body = await oldest
         asked.popleft()
         return body
+
+    async def _wait_for(self, answer: asyncio.Future[memoryview]) -> None:
+        """Waits for an answer, for a partition that is added, or for one that may be asked for again.
+
+        Once for every fetch: one future, where a task and an `asyncio.wait` would cost as much as the rest of it.
+        """
+        loop = asyncio.get_running_loop()
+        wake = self._wake = loop.create_future()
+        due = self._fetcher.due_in(self._replication.clock.monotonic())
+        timer = loop.call_later(due, self._wake_up) if due is not None else None
+        answer.add_done_callback(self._wake_up)
+        try:
+            await wake
+        finally:
+            self._wake = None
+            answer.remove_done_callback(self._wake_up)
+            if timer is not None:
+                timer.cancel()
+
+    def _wake_up(self, _: object = None) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
     async def _pause(self, seconds: float) -> None:
         """Waits for `seconds`, or until a partition is added."""

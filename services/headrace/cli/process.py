@@ -73,9 +73,8 @@ async def broker(settings: Settings) -> AsyncIterator[Running]:
         await service.start()
         host = settings.advertised_grpc.host
         lost = asyncio.ensure_future(service.serve_until_lost())
-        metrics = f"{host}:{service.metrics_port}" if service.metrics_port else ""
         try:
-            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, metrics)
+            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, _at(host, service.metrics_port))
         finally:
             lost.cancel()
             await service.stop()
@@ -89,7 +88,8 @@ async def controller(settings: Settings) -> AsyncIterator[Running]:
         service = ControllerService(settings, registry)
         await service.start()
         try:
-            yield Running(_never(), f"{settings.advertised_grpc.host}:{service.port}")
+            host = settings.advertised_grpc.host
+            yield Running(_never(), f"{host}:{service.port}", metrics=_at(host, service.metrics_port))
         finally:
             await service.stop()
 
@@ -103,9 +103,8 @@ async def coordinator(settings: Settings) -> AsyncIterator[Running]:
         await service.start()
         host = settings.advertised_grpc.host
         lost = asyncio.ensure_future(service.serve_until_lost())
-        metrics = f"{host}:{service.metrics_port}" if service.metrics_port else ""
         try:
-            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, metrics)
+            yield Running(lost, f"{host}:{service.grpc_port}", service.kafka_address, _at(host, service.metrics_port))
         finally:
             lost.cancel()
             await service.stop()
@@ -122,7 +121,8 @@ async def metadata(settings: Settings) -> AsyncIterator[Running]:
         service = await metadata_server.start(registry, config)
         lost = asyncio.ensure_future(service.failed())
         try:
-            yield Running(lost, f"{settings.advertised_grpc.host}:{service.port}")
+            host = settings.advertised_grpc.host
+            yield Running(lost, f"{host}:{service.port}", metrics=_at(host, service.metrics_port))
         finally:
             lost.cancel()
             await service.stop()
@@ -156,6 +156,10 @@ def _etcd_credentials(settings: Settings) -> grpc.ChannelCredentials | None:
     # A secret without a client certificate has no such files.
     own = [path.read_bytes() if path.is_file() else None for path in (found["key"], found["certificate"])]
     return grpc.ssl_channel_credentials(found["ca"].read_bytes(), *own)
+
+
+def _at(host: str, port: int) -> str:
+    return f"{host}:{port}" if port else ""
 
 
 def _never() -> asyncio.Future[None]:

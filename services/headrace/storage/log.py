@@ -27,7 +27,7 @@ from headrace.storage.failure import Fallible, Guard
 from headrace.storage.files import File, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
-from headrace.storage.positions import KEPT_POSITIONS, Positions
+from headrace.storage.positions import MOST_RECENT, Positions
 from headrace.storage.producer_state import ProducerState
 from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo
 from headrace.storage.retention import SegmentView, deletable
@@ -238,7 +238,7 @@ class Log(Fallible):
                 recent[offset] = (segment, position)
                 if batch.producer_id >= 0:
                     self.producers.update(batch, offset)
-            if len(recent) > KEPT_POSITIONS:
+            if len(recent) > MOST_RECENT:
                 self._positions.trim()
             self.log_end_offset = end_offset
             self._unmarked += len(found)

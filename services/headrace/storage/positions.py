@@ -8,8 +8,8 @@ from headrace.storage.segment import Segment
 from headrace.storage.segments import Segments
 
 _REMEMBERED = 64
-KEPT_POSITIONS = 2 * _REMEMBERED
-"""With more of them it is time to `trim`."""
+MOST_RECENT = 2 * _REMEMBERED
+"""From so many on, an append trims what is remembered."""
 
 
 class Positions:

@@ -20,7 +20,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -187,7 +187,8 @@ def handles(
     return mark
 
 
-def handlers_in(package: str) -> list[Handler]:
+@cache
+def handlers_in(package: str) -> tuple[Handler, ...]:
     """Every handler in the modules of a package."""
     found = []
     root = import_module(package)
@@ -197,7 +198,7 @@ def handlers_in(package: str) -> list[Handler]:
             handler = getattr(value, "__handles__", None)
             if isinstance(handler, Handler) and handler.call.__module__ == module.__name__:
                 found.append(handler)
-    return found
+    return tuple(found)
 
 
 class Api:

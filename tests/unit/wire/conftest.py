@@ -68,7 +68,7 @@ def ranges(service: Service, context: Context, body: memoryview) -> list[Part]:
     return list(service.answers)
 
 
-@handles(ApiKey.OFFSET_COMMIT, versions=(2, 7), raw=True, borrows=True)
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 11), raw=True, borrows=True)
 def stamped(service: Service, context: Context, body: memoryview) -> bytes:
     """Writes to the memory it is lent, and says what it read there."""
     found = hashlib.sha256(body).digest()
@@ -102,7 +102,7 @@ def metadata(service: Service, context: Context, request: Any) -> dict[str, Any]
     raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(1, 9), raw=True, parks=True)
+@handles(ApiKey.OFFSET_COMMIT, versions=(2, 7), raw=True, parks=True)
 async def in_turn(service: Service, context: Context, body: memoryview) -> list[Part]:
     """How many requests were completed by the test when its turn came."""
     service.started.append(context.correlation_id)

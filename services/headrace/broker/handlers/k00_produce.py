@@ -69,7 +69,7 @@ def _answer(broker: Broker, context: Context, request: ProduceRequest, results: 
         ]
         if len(accepted) == len(results):
             return write_accepted(request.only_topic, accepted)
-    hints = LeaderHints(broker)
+    hints = LeaderHints(broker, context.connection.listener_name)
     written = [
         PartitionResult(topic, partition, 0, base_offset, append_time, log_start)
         if error is None

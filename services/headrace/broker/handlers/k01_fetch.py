@@ -70,7 +70,7 @@ def _open_session(broker: Broker, context: Context, request: FetchRequest) -> Se
 def _answer(
     broker: Broker, context: Context, request: FetchRequest, session: Session, found: list[Fetched]
 ) -> list[Part]:
-    hints = LeaderHints(broker)
+    hints = LeaderHints(broker, context.connection.listener_name)
     committed = () if request.isolation_level == READ_COMMITTED else None
     consumer = request.replica_id < 0
     results = []
