@@ -13,12 +13,6 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.hot_path import Calls, HotPath, counted, fetch_frame, produce_frame
 
-from headrace.storage import log
-
-pytestmark = pytest.mark.skipif(
-    not log.__file__.endswith(".py"), reason="compiled code makes no calls that can be counted; run `make pure` first"
-)
-
 WARM_UP = 3
 
 
