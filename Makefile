@@ -27,7 +27,7 @@ $(STAMP): $(SOURCES)
 	$(call install,.[dev],about two minutes)
 	@touch $(RUNS) $@
 
-setup: $(RUNS) ## Make .venv and install Headrace and its tools into it
+setup: $(STAMP) ## Make .venv and install Headrace and its tools into it
 
 up: $(RUNS) ## Start a local cluster on 127.0.0.1:9092 (Ctrl-C stops it)
 	@$(BIN)/headrace dev
