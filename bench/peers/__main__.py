@@ -27,6 +27,9 @@ from bench.peers.report import Comparison, draw, heading, line
 from bench.peers.servers import Headrace, Kafka, Server
 from tests.integration.java import KAFKA_VERSION, JavaMissing, kafka_jars
 
+from headrace.storage import log
+
+COMPILED = not (log.__file__ or "").endswith(".py")
 JOBS: dict[str, Job] = {**throughput.JOBS, **responses.JOBS}
 WARM_UP = ("produce/1024B/acks=1/batch=16384/none", "produce/100B/acks=all/batch=131072/lz4", "consume/1024B/none")
 WARM_UP_ROUNDS = 2
@@ -77,7 +80,7 @@ def machine() -> dict[str, object]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((text.split(":")[1].strip() for text in lines if "model name" in text), "?")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    versions = {"python": platform.python_version(), "kafka": KAFKA_VERSION, "headrace": commit}
+    versions = {"python": platform.python_version(), "kafka": KAFKA_VERSION, "headrace": commit, "compiled": COMPILED}
     return {"cpu": cpu, "cores": os.cpu_count(), "load": os.getloadavg()[0], **versions}
 
 

@@ -151,7 +151,7 @@ def connections(count: int) -> Job:
         measuring.create(run.server, topic, 1)
         address = run.bootstrap.split(",")[0]
         run.meter.start()
-        answered, seconds = asyncio.run(_one_at_a_time(address, topic, count, CONNECTED_SECONDS * run.scale))
+        answered, seconds = asyncio.run(exchange(address, topic, count, CONNECTED_SECONDS * run.scale))
         figures = run.meter.figures(answered / 1024)
         measuring.expect_held(run.server, topic, answered)
         measuring.delete(run.server, topic)
@@ -163,9 +163,9 @@ def connections(count: int) -> Job:
     return measure
 
 
-async def _one_at_a_time(address: str, topic: str, count: int, seconds: float) -> tuple[int, float]:
+async def exchange(address: str, topic: str, count: int, seconds: float) -> tuple[int, float]:
     host, port = address.rsplit(":", 1)
-    frame = _produce_frame(topic, RECORD)
+    frame = produce_frame(topic, RECORD, 0)
     answered = 0
     ends: list[float] = [0.0]
     loop = asyncio.get_running_loop()
@@ -210,11 +210,11 @@ async def _one_at_a_time(address: str, topic: str, count: int, seconds: float) -
     return answered, took
 
 
-def _produce_frame(topic: str, batch: bytes) -> bytes:
+def produce_frame(topic: str, batch: bytes, partition: int) -> bytes:
     """A Produce v8 request: the last version without tagged fields, which both sides take."""
     head = struct.pack(">hhih", 0, 8, 1, -1) + struct.pack(">hhi", -1, 1, 30_000)
     named = struct.pack(">ih", 1, len(topic)) + topic.encode()
-    body = head + named + struct.pack(">iii", 1, 0, len(batch)) + batch
+    body = head + named + struct.pack(">iii", 1, partition, len(batch)) + batch
     return struct.pack(">i", len(body)) + body
 
 

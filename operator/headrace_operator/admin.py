@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALL_MS, CONNECT_MS = 30_000, 3_000
+SHOWN_SECONDS = 3.0
 CHUNK = 200
 """Topics in one call."""
 
@@ -30,6 +31,7 @@ class ClusterAdmin:
         self._on_change = on_change
         self._admin: Admin | None = None
         self._connecting = asyncio.Lock()
+        self._changed = asyncio.Event()
 
     async def image(self) -> Image | None:
         """The newest picture; None while nobody tells one, for an old one is not to be trusted."""
@@ -46,9 +48,13 @@ class ClusterAdmin:
                 except KafkaError as error:
                     log.info("%s: %s", self.servers, error.message)
                     return None
-                admin.on_change(self._on_change)
+                admin.on_change(self._image_changed)
                 self._admin = admin
         return self._admin.image if self._admin.connected else None
+
+    def _image_changed(self) -> None:
+        self._changed.set()
+        self._on_change()
 
     async def confirmed(self) -> Image | None:
         """The picture with the partitions as the active controller has them this moment; None when it does not say."""
@@ -76,9 +82,20 @@ class ClusterAdmin:
 
     async def create(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
         refused: dict[str, KafkaError] = {}
-        for chunk in _chunks(list(topics)):
+        for chunk in _chunks(wanted := list(topics)):
             refused |= _refused(await self._open.create_topics(chunk))
+        await self._shown({topic.name for topic in wanted if topic.name not in refused})
         return refused
+
+    async def _shown(self, names: set[str]) -> None:
+        """Waits a moment for the picture to have new topics: then each Topic is told once, and as Ready."""
+        try:
+            async with asyncio.timeout(SHOWN_SECONDS):
+                while not names <= self._open.image.topics.keys():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.info("%s: the metadata stream is slow to tell of new topics", self.servers)
 
     async def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
         refused: dict[str, KafkaError] = {}

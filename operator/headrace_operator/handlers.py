@@ -12,7 +12,7 @@ from headrace_operator.conditions import READY, is_true
 from headrace_operator.context import Context
 from headrace_operator.freshness import Freshness
 from headrace_operator.metrics import RESOURCES
-from headrace_operator.resources import FINALIZER, GROUP, PREFIX, RESTART_ANNOTATION, VERSION
+from headrace_operator.resources import GROUP, PREFIX, RESTART_ANNOTATION, VERSION
 from headrace_operator.schema import Json
 from headrace_operator.store import Name
 from headrace_operator.worker import Worker
@@ -96,7 +96,6 @@ def _essence(body: Json) -> tuple[Any, ...]:
         about["uid"],
         about.get("generation"),
         "deletionTimestamp" in about,
-        FINALIZER in about.get("finalizers", []),
         about.get("annotations", {}).get(RESTART_ANNOTATION),
     )
 
@@ -113,7 +112,7 @@ def registry(workers: Workers) -> kopf.OperatorRegistry:
         settings.watching.connect_timeout = 15
         settings.scanning.disabled = True
         settings.posting.enabled = False
-        # Another name than our own: kopf takes its finalizer off whatever none of its handlers needs it for.
+        # Nothing is held back by a finalizer; kopf takes its own off whatever none of its handlers needs it for.
         settings.persistence.finalizer = f"{PREFIX}/kopf"
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
         settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)

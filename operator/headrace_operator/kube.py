@@ -136,9 +136,13 @@ class Kube:
                 return None
             raise
 
-    async def list(self, where: str, labels: dict[str, str] | None = None, metadata_only: bool = False) -> list[Json]:
-        """Objects with these labels."""
+    async def list(
+        self, where: str, labels: dict[str, str] | None = None, *, metadata_only: bool = False, cached: bool = False
+    ) -> list[Json]:
+        """Objects with these labels; `cached`: as the API server remembers them, which costs it a tenth."""
         query = {"labelSelector": ",".join(f"{k}={v}" for k, v in labels.items())} if labels else {}
+        if cached:
+            query["resourceVersion"] = "0"
         accept = _METADATA_LIST if metadata_only else _JSON
         answer = await self.call("GET", where, accept=accept, query=query)
         # An empty list of bare metadata is null.

@@ -84,7 +84,7 @@ async def check_watches(kube: Kube, health: Health, namespaces: tuple[str, ...])
             found: dict[Key, int] = {}
             for kind in ("Cluster", "Topic"):
                 for namespace in namespaces or (None,):
-                    for item in await kube.list(path(API, kind, namespace), metadata_only=True):
+                    for item in await kube.list(path(API, kind, namespace), metadata_only=True, cached=True):
                         about = item["metadata"]
                         found[kind, about["namespace"], about["name"]] = int(about["resourceVersion"])
             health.freshness.listed(found, time.monotonic())

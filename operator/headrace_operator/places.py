@@ -21,11 +21,12 @@ def external_address(service: Json | None, listener: ExternalListener) -> str | 
     if service is None:
         return None
     port = service["spec"]["ports"][0]
+    given = (listener.advertised_host or "").replace("{pod}", service["metadata"]["name"].removesuffix("-external"))
     if listener.type == "NodePort":
         number = port.get("nodePort")
-        return f"{listener.advertised_host}:{number}" if number else None
+        return f"{given}:{number}" if number else None
     ingress = (service.get("status", {}).get("loadBalancer", {}).get("ingress") or [{}])[0]
-    host = listener.advertised_host or ingress.get("hostname") or ingress.get("ip")
+    host = given or ingress.get("hostname") or ingress.get("ip")
     return f"{host}:{port['port']}" if host else None
 
 

@@ -20,11 +20,10 @@ def rules() -> list[Json]:
     """The rules of the operator's ClusterRole."""
     definitions = [f"clusters.{GROUP}", f"topics.{GROUP}"]
     return [
-        # Its own resources: followed, and their status told. A Topic's finalizer is a patch of the Topic.
-        _rule(GROUP, ["clusters"], _READ),
-        _rule(GROUP, ["topics"], [*_READ, "patch"]),
+        # Its own resources: followed, and their status told.
+        _rule(GROUP, ["clusters", "topics"], _READ),
         _rule(GROUP, ["clusters/status", "topics/status"], ["get", "patch"]),
-        _rule(GROUP, ["clusters/finalizers", "topics/finalizers"], ["update"]),
+        _rule(GROUP, ["clusters/finalizers"], ["update"]),
         # Their definitions are applied at every start.
         _rule("apiextensions.k8s.io", ["customresourcedefinitions"], ["list", "watch", "create"]),
         _rule("apiextensions.k8s.io", ["customresourcedefinitions"], ["get", "patch"], resourceNames=definitions),

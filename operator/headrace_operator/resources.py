@@ -13,8 +13,7 @@ from headrace_operator.schema import CONFIG_MAP, FREE_OBJECT, Json, Rule, spec_f
 GROUP, VERSION = "headrace.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 PREFIX = GROUP
-"""Of every annotation, label and finalizer that is ours."""
-FINALIZER = f"{PREFIX}/topic"
+"""Of every annotation and label that is ours."""
 RESTART_ANNOTATION = f"{PREFIX}/restart"
 """On a Cluster: a new value restarts every broker, one at a time."""
 
@@ -229,11 +228,17 @@ class ExternalListener:
             "self.type != 'NodePort' || has(self.advertisedHost)",
             "a NodePort listener needs advertisedHost: an address of your nodes that clients can reach",
         ),
+        Rule(
+            "self.type != 'LoadBalancer' || !has(self.advertisedHost) || self.advertisedHost.contains('{pod}')",
+            "every load balancer has an address of its own: give an advertisedHost with {pod} in it, or none",
+        ),
     )
     type: str = spec_field("The type of the Services.", enum=["NodePort", "LoadBalancer"])
     port: int = spec_field("The port brokers listen on for it.", default=9095, minimum=1024, maximum=65535)
     advertised_host: str | None = spec_field(
-        "Where clients are told to connect; with a LoadBalancer absent: the address it was given.", default=None
+        "Where clients are told to connect, {pod} standing for a pod's name; absent: the load balancer's address.",
+        default=None,
+        maxLength=253,
     )
     annotations: Json | None = spec_field(
         "For the Services, as load balancers want them.",
@@ -422,7 +427,7 @@ class TopicStatus:
     replicas: int | None = spec_field("Replicas each partition has, once moves are done.", default=None)
     in_sync: str | None = spec_field("Partitions whose replicas are all in sync, of all.", default=None)
     reassignment: str | None = spec_field("Partitions that still move, of all.", default=None)
-    size: str | None = spec_field("Bytes of one copy of its data, rounded.", default=None)
+    size: str | None = spec_field("Bytes of one copy of its data, rounded; absent: none.", default=None)
 
 
 TOPIC_ROOT_RULE = Rule(

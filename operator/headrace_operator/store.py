@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from headrace_operator.schema import Json
 
+_REMEMBERED = 10_000
 Name = tuple[str, str]
 """Namespace and name."""
 
@@ -14,11 +17,15 @@ class Store:
     def __init__(self) -> None:
         self.clusters: dict[Name, Json] = {}
         self.topics: dict[Name, dict[str, Json]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        """Uids of what went last: an answer to a patch may come after the news that its object is gone."""
 
     def put(self, body: Json) -> Name | None:
-        """Takes a resource in; the answer is the Cluster that it concerns, None when it is older than what is here."""
+        """Takes a resource in; the answer is the Cluster that it concerns, None when newer is known."""
         about = body["metadata"]
         name = (about["namespace"], about["name"])
+        if about["uid"] in self._gone:
+            return None
         if body["kind"] == "Cluster":
             if _older(body, self.clusters.get(name)):
                 return None
@@ -34,6 +41,9 @@ class Store:
     def drop(self, body: Json) -> Name:
         """A resource is gone; the answer is the Cluster that it concerned."""
         about = body["metadata"]
+        self._gone[about["uid"]] = None
+        while len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
         if body["kind"] == "Cluster":
             name = (about["namespace"], about["name"])
             self.clusters.pop(name, None)

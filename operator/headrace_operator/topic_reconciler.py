@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from headrace.client import TopicPartition
 from headrace.cluster.image import Image
-from headrace.errors import KafkaError
-from headrace_operator import topics
+from headrace.errors import ErrorCode, KafkaError
+from headrace_operator import picture, topics
 from headrace_operator.admin import ClusterAdmin
 from headrace_operator.context import Context
 from headrace_operator.events import now
 from headrace_operator.kube import API, KubeError, path
+from headrace_operator.ledger import Ledger
 from headrace_operator.picture import Disk
-from headrace_operator.resources import FINALIZER, TopicSpec, TopicStatus
+from headrace_operator.resources import TopicSpec, TopicStatus
 from headrace_operator.schema import Json, parse, to_dict
 from headrace_operator.store import Name
 from headrace_operator.topic_status import status_of
@@ -23,8 +24,8 @@ from headrace_operator.topics import Plan, TopicResource, Verdict
 
 log = logging.getLogger(__name__)
 
-PATCHES = 16
-"""Requests to the API server under way at a time."""
+PATCHES = 8
+"""Requests to the API server under way at a time: whoever makes a thousand Topics one by one waits behind them."""
 _CLEARED = dict.fromkeys(("topicId", "partitions", "replicas", "inSync", "reassignment", "size"))
 
 
@@ -35,57 +36,75 @@ class TopicReconciler:
         self._context = context
         self._admin = admin
         self._name = name
+        self._ledger = Ledger(context.kube, name)
         self._patching = asyncio.Semaphore(PATCHES)
 
     async def look(self, disks: Mapping[int, Disk]) -> bool:
         """One round; True when nothing is left to do for now."""
         store = self._context.store
+        cluster = store.clusters.get(self._name)
         bodies = {body["metadata"]["uid"]: body for body in store.topics.get(self._name, {}).values()}
-        if not bodies:
+        if cluster is None or "deletionTimestamp" in cluster["metadata"]:
+            return await self._look_without(cluster, bodies)
+        owned = await self._ledger.read(cluster)
+        if not bodies and not owned:
             return True
         resources = [resource_of(body) for body in bodies.values()]
-        cluster = store.clusters.get(self._name)
-        image = None
-        if cluster is None:
-            plan = topics.waiting(resources, "ClusterNotFound", f"it waits for the Cluster {self._name[1]}", gone=True)
-        elif "deletionTimestamp" in cluster["metadata"]:
-            plan = topics.waiting(resources, "ClusterDeleting", "its Cluster is being deleted", gone=True)
-        elif (image := await self._admin.image()) is None:
+        image = await self._admin.image()
+        if image is None:
             # Topics that were seen before keep what was said of them: that their cluster is away says the cluster.
             unseen = [r for r in resources if not bodies[r.uid].get("status")]
-            plan = topics.waiting(unseen, "ClusterNotReady", "it waits until its Cluster answers", gone=False)
+            plan = topics.waiting(unseen, "ClusterNotReady", "it waits until its Cluster answers")
         else:
             wanted = cluster["spec"].get("brokers", {}).get("replicas", len(image.brokers))
-            plan = topics.plan(resources, image, [b for b in sorted(image.brokers) if b < wanted])
-        await self._each(plan.hold, bodies, self._hold)
-        if image is not None and plan.acts:
-            await self._forget_gone(plan, resources, bodies)
-            await self._carry_out(plan, resources, bodies)
-            image = await self._admin.image() or image
+            plan = topics.plan(resources, image, [b for b in sorted(image.brokers) if b < wanted], owned)
+            await self._ask_what_is_there(plan, resources, bodies)
+            # Written down before anything is made: an operator that dies here leaves nothing that nobody deletes.
+            await self._ledger.write(cluster, plan.keep, plan.forget)
+            if plan.acts:
+                await self._carry_out(plan, resources, bodies, cluster)
+                image = await self._admin.image() or image
         await self._tell(plan, resources, bodies, image, _sizes(image, disks))
-        await self._each(plan.release, bodies, self._release)
         return image is not None and not plan.acts
+
+    async def _look_without(self, cluster: Json | None, bodies: dict[str, Json]) -> bool:
+        """Topics of a Cluster that is not there yet, or no longer."""
+        resources = [resource_of(body) for body in bodies.values()]
+        if cluster is None:
+            plan = topics.waiting(resources, "ClusterNotFound", f"it waits for the Cluster {self._name[1]}")
+        else:
+            plan = topics.waiting(resources, "ClusterDeleting", "its Cluster is being deleted")
+        await self._tell(plan, resources, bodies, None, {})
+        return True
 
     # --- the cluster
 
-    async def _forget_gone(self, plan: Plan, resources: list[TopicResource], bodies: dict[str, Json]) -> None:
-        """Asks whether Topics that had to wait are still wanted: the news that one is gone may be on its way, and
-        what is created now would belong to nobody."""
+    async def _ask_what_is_there(self, plan: Plan, resources: list[TopicResource], bodies: dict[str, Json]) -> None:
+        """The watch may be late. Before data is deleted the API server itself says that the Topic is gone; before a
+        topic is made for one that had to wait, that it is still wanted: else it would belong to nobody."""
         waited = [r for r in resources if r.name in plan.creates and bodies[r.uid].get("status")]
-        paths = [path(API, "Topic", self._name[0], resource.resource) for resource in waited]
-        for resource, found in zip(waited, await asyncio.gather(*map(self._context.kube.get, paths)), strict=True):
-            if found is None or "deletionTimestamp" in found["metadata"] or found["metadata"]["uid"] != resource.uid:
+        if not waited and not plan.deletes:
+            return
+        listed = await self._context.kube.list(path(API, "Topic", self._name[0]), metadata_only=True)
+        there = {item["metadata"]["uid"]: "deletionTimestamp" in item["metadata"] for item in listed}
+        for resource in waited:
+            if there.get(resource.uid, True):
                 plan.creates.pop(resource.name, None)
                 plan.verdicts.pop(resource.uid, None)
+                plan.keep.pop(resource.uid, None)
+        for uid in plan.deletes.keys() & there.keys():
+            del plan.deletes[uid]
 
-    async def _carry_out(self, plan: Plan, resources: list[TopicResource], bodies: dict[str, Json]) -> None:
+    async def _carry_out(
+        self, plan: Plan, resources: list[TopicResource], bodies: dict[str, Json], cluster: Json
+    ) -> None:
         refused: dict[str, KafkaError] = {}
         try:
             refused |= await self._admin.create(plan.creates.values())
             refused |= await self._admin.grow(plan.partitions)
             refused |= await self._admin.configure(plan.configs)
             refused |= await self._admin.move(plan.moves)
-            refused |= await self._admin.delete(plan.deletes)
+            await self._delete(plan, cluster)
         except KafkaError as failed:
             log.warning("%s/%s: topics are not changed yet: %s", *self._name, failed.message)
             return
@@ -99,6 +118,19 @@ class TopicReconciler:
             if error is not None and resource.uid in plan.verdicts:
                 plan.verdicts[resource.uid] = Verdict(False, _word(error), error.message)
                 await self._context.events.tell(bodies[resource.uid], _word(error), error.message, warning=True)
+
+    async def _delete(self, plan: Plan, cluster: Json) -> None:
+        if not plan.deletes:
+            return
+        refused = await self._admin.delete(set(plan.deletes.values()))
+        kept = {name for name, error in refused.items() if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        for name in kept:
+            log.warning("%s/%s: %s is not deleted: %s", *self._name, name, refused[name].message)
+        gone = {uid: name for uid, name in plan.deletes.items() if name not in kept}
+        await self._ledger.write(cluster, {}, gone)
+        if gone:
+            said = f"{picture.some(sorted(gone.values()))} went with their Topics"
+            await self._context.events.tell(cluster, "TopicsDeleted", said)
 
     # --- the API server
 
@@ -129,21 +161,6 @@ class TopicReconciler:
                 await self._context.events.tell(body, verdict.reason, verdict.message, warning=True)
         await asyncio.gather(*patches)
 
-    async def _each(self, uids: set[str], bodies: dict[str, Json], act: Callable[[Json], Awaitable[None]]) -> None:
-        await asyncio.gather(*(act(bodies[uid]) for uid in uids))
-
-    async def _hold(self, body: Json) -> None:
-        await self._finalizers(body, [*body["metadata"].get("finalizers", []), FINALIZER])
-
-    async def _release(self, body: Json) -> None:
-        await self._finalizers(body, [f for f in body["metadata"].get("finalizers", []) if f != FINALIZER])
-
-    async def _finalizers(self, body: Json, wanted: list[str]) -> None:
-        about = body["metadata"]
-        newest = self._context.store.topics.get(self._name, {}).get(about["name"], body)
-        version = newest["metadata"]["resourceVersion"]
-        await self._patch(body, {"metadata": {"finalizers": wanted, "resourceVersion": version}})
-
     async def _patch(self, body: Json, patch: Json, sub: str = "") -> None:
         about = body["metadata"]
         where = path(API, "Topic", about["namespace"], about["name"], sub)
@@ -155,8 +172,7 @@ class TopicReconciler:
                 if error.status not in (404, 409):
                     raise
                 return
-        if "deletionTimestamp" not in answer["metadata"] or answer["metadata"].get("finalizers"):
-            self._context.store.put(answer)
+        self._context.store.put(answer)
 
 
 def resource_of(body: Json) -> TopicResource:
@@ -168,7 +184,6 @@ def resource_of(body: Json) -> TopicResource:
         created=about["creationTimestamp"],
         spec=parse(TopicSpec, body["spec"]),
         deleting="deletionTimestamp" in about,
-        finalizer=FINALIZER in about.get("finalizers", []),
     )
 
 

@@ -35,6 +35,8 @@ def status_of(
     count = len(actual.partitions)
     moving = sum(picture.moving(state) for state in actual.partitions)
     known = [sizes[p] for i in range(count) if (p := TopicPartition(name, i)) in sizes]
+    # Empty is not told: a thousand new topics would all be told again once their directories were looked at.
+    size = quantities.rounded(sum(known)) if any(known) else None
     return TopicStatus(
         observed_generation=generation,
         conditions=told,
@@ -44,5 +46,5 @@ def status_of(
         replicas=min((len(picture.target(state)) for state in actual.partitions), default=0),
         in_sync=f"{sum(not state.out_of_sync for state in actual.partitions)}/{count}",
         reassignment=f"{moving} of {count}" if moving else None,
-        size=quantities.rounded(sum(known)) if known else before.size,
+        size=size if known else before.size,
     )

@@ -14,6 +14,7 @@ from headrace.cluster.configs import TOPIC_KEYS
 from headrace.cluster.image import NO_LEADER, Image, Topic
 from headrace.config import InvalidConfig
 from headrace_operator import picture, scaling
+from headrace_operator.ledger import Owned
 from headrace_operator.manifests.settings import texts
 from headrace_operator.resources import TopicSpec
 
@@ -31,7 +32,7 @@ class TopicResource:
     created: str
     spec: TopicSpec
     deleting: bool = False
-    finalizer: bool = False
+    """Somebody else's finalizer still holds it."""
 
     @property
     def name(self) -> str:
@@ -51,16 +52,17 @@ class Verdict:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do in the cluster, what to say of each Topic (by uid), and whose finalizer to add or remove."""
+    """What to do in the cluster, what to say of each Topic (by uid), and what the ledger takes in and lets go."""
 
     creates: dict[str, NewTopic] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
     configs: dict[str, dict[str, str | None]] = field(default_factory=dict)
     moves: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
-    deletes: set[str] = field(default_factory=set)
+    deletes: dict[str, str] = field(default_factory=dict)
+    """Names of topics whose Topic is gone, by its uid."""
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    hold: set[str] = field(default_factory=set)
-    release: set[str] = field(default_factory=set)
+    keep: dict[str, Owned] = field(default_factory=dict)
+    forget: set[str] = field(default_factory=set)
 
     @property
     def acts(self) -> bool:
@@ -68,21 +70,21 @@ class Plan:
         return bool(self.creates or self.partitions or self.configs or self.moves or self.deletes)
 
 
-def waiting(topics: Iterable[TopicResource], reason: str, message: str, *, gone: bool) -> Plan:
-    """What to say while the cluster cannot be asked; `gone`: it is absent or being deleted, so nobody waits for it."""
-    plan = Plan()
-    for topic in topics:
-        plan.verdicts[topic.uid] = Verdict(False, reason, message)
-        if gone and topic.finalizer:
-            plan.release.add(topic.uid)
-    return plan
+def waiting(topics: Iterable[TopicResource], reason: str, message: str) -> Plan:
+    """What to say while the cluster cannot be asked."""
+    return Plan(verdicts={topic.uid: Verdict(False, reason, message) for topic in topics})
 
 
-def plan(topics: Iterable[TopicResource], image: Image, usable: Collection[int]) -> Plan:
-    """The plan; `usable` are brokers that may get replicas."""
+def plan(
+    topics: Iterable[TopicResource], image: Image, usable: Collection[int], owned: Mapping[str, Owned] | None = None
+) -> Plan:
+    """The plan; `usable` are brokers that may get replicas, `owned` is what the ledger says."""
+    there, owned = list(topics), owned or {}
     found = Plan()
+    found.deletes = {uid: owned[uid].topic for uid in owned.keys() - {topic.uid for topic in there}}
+    going = set(found.deletes.values())
     held = picture.held(image)
-    for name, rivals in _by_name(topics).items():
+    for name, rivals in _by_name(there).items():
         winner, *others = rivals
         for other in others:
             found.verdicts[other.uid] = Verdict(
@@ -90,10 +92,25 @@ def plan(topics: Iterable[TopicResource], image: Image, usable: Collection[int])
                 "Conflict",
                 f"the topic {name} belongs to the Topic {winner.resource}, which is older: delete one of the two",
             )
-            if other.finalizer:
-                found.release.add(other.uid)
+            if other.uid in owned:
+                found.forget.add(other.uid)
+        if winner.deleting:
+            continue
+        if name in going:
+            message = f"the topic {name} of a Topic that was deleted goes first, with its data"
+            found.verdicts[winner.uid] = Verdict(False, "Creating", message, True)
+            continue
+        if (winner.spec.deletion_policy == "Delete") != (winner.uid in owned):
+            _enter(found, winner)
         _one(found, winner, image, usable, held)
     return found
+
+
+def _enter(found: Plan, topic: TopicResource) -> None:
+    if topic.spec.deletion_policy == "Delete":
+        found.keep[topic.uid] = Owned(topic.resource, topic.name)
+    else:
+        found.forget.add(topic.uid)
 
 
 def _by_name(topics: Iterable[TopicResource]) -> dict[str, list[TopicResource]]:
@@ -106,11 +123,6 @@ def _by_name(topics: Iterable[TopicResource]) -> dict[str, list[TopicResource]]:
 
 def _one(found: Plan, topic: TopicResource, image: Image, usable: Collection[int], held: Counter[int]) -> None:
     spec, actual = topic.spec, image.topics.get(topic.name)
-    if topic.deleting:
-        _delete(found, topic, actual)
-        return
-    if (spec.deletion_policy == "Delete") != topic.finalizer:
-        (found.hold if spec.deletion_policy == "Delete" else found.release).add(topic.uid)
     try:
         config = normalized(spec.config)
     except InvalidConfig as error:
@@ -128,16 +140,6 @@ def _one(found: Plan, topic: TopicResource, image: Image, usable: Collection[int
         found.verdicts[topic.uid] = Verdict(False, "Creating", "it is being created", True)
         return
     _alter(found, topic, actual, image, usable, held, config)
-
-
-def _delete(found: Plan, topic: TopicResource, actual: Topic | None) -> None:
-    if not topic.finalizer:
-        return
-    if topic.spec.deletion_policy == "Delete" and actual is not None:
-        found.deletes.add(topic.name)
-        found.verdicts[topic.uid] = Verdict(False, "Deleting", "its data is being deleted", True)
-    else:
-        found.release.add(topic.uid)
 
 
 def _alter(

@@ -105,13 +105,62 @@ def test_a_topic_without_its_cluster_waits_and_holds_up_nothing(
     )
     cluster(api, place)
     eventually("it is made", lambda: condition(get(api, place, "topics", "early"), "Ready").get("status") == "True")
-    assert (get(api, place, "topics", "early") or {})["metadata"]["finalizers"] == ["headrace.dev/topic"]
+    assert "finalizers" not in (get(api, place, "topics", "early") or {})["metadata"]
     api.call("DELETE", f"/apis/headrace.dev/v1alpha1/namespaces/{place}/clusters/demo")
     api.call("DELETE", f"{TOPICS.format(place)}/early")
     eventually("nothing holds it", lambda: get(api, place, "topics", "early") is None)
     with Admin(bootstrap_servers=brokers.description["grpc"]) as admin:
         assert own in admin.list_topics()
         admin.delete_topics([own])
+
+
+def made(api: ApiServer, place: str, resource: str) -> str:
+    """Waits until a Topic is Ready; the id of its topic."""
+    ready = f"the Topic {resource} is Ready"
+    eventually(ready, lambda: condition(get(api, place, "topics", resource), "Ready").get("status") == "True")
+    return str((get(api, place, "topics", resource) or {})["status"]["topicId"])
+
+
+def test_topics_deleted_while_no_operator_works_go_when_one_does(
+    api: ApiServer, operator: Operator, brokers: Cluster, place: str
+) -> None:
+    cluster(api, place)
+    names = {resource: f"{place}-{resource}" for resource in ("doomed", "again", "kept")}
+    for resource, policy in (("doomed", "Delete"), ("again", "Delete"), ("kept", "Retain")):
+        topic(api, place, resource, name=names[resource], partitions=1, deletionPolicy=policy)
+    ids = {resource: made(api, place, resource) for resource in names}
+    operator.kill()
+    for resource in names:
+        api.call("DELETE", f"{TOPICS.format(place)}/{resource}")
+        assert get(api, place, "topics", resource) is None, "nothing holds it"
+    topic(api, place, "again", name=names["again"], partitions=1)
+    operator.start()
+    with Admin(bootstrap_servers=brokers.description["grpc"]) as admin:
+        eventually("its data is gone", lambda: names["doomed"] not in admin.list_topics())
+        assert made(api, place, "again") != ids["again"], "it is another topic, without the data of the one before"
+        assert names["kept"] in admin.list_topics()
+        admin.delete_topics([names["kept"], names["again"]])
+
+
+def test_a_cluster_that_was_made_again_deletes_nothing_for_the_one_before(
+    api: ApiServer, operator: Operator, brokers: Cluster, place: str
+) -> None:
+    cluster(api, place)
+    own, other = f"{place}-restored", f"{place}-other"
+    topic(api, place, "restored", name=own, partitions=1, deletionPolicy="Delete")
+    first = made(api, place, "restored")
+    operator.kill()
+    for kind, name in (("clusters", "demo"), ("topics", "restored")):
+        api.call("DELETE", f"/apis/headrace.dev/v1alpha1/namespaces/{place}/{kind}/{name}")
+    cluster(api, place)
+    operator.start()
+    # The Cluster comes back before its Topic, as from a backup.
+    topic(api, place, "other", name=other, partitions=1)
+    made(api, place, "other")
+    topic(api, place, "restored", name=own, partitions=1, deletionPolicy="Delete")
+    assert made(api, place, "restored") == first
+    with Admin(bootstrap_servers=brokers.description["grpc"]) as admin:
+        admin.delete_topics([own, other])
 
 
 def test_the_next_operator_takes_over_from_one_that_was_killed(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.headrace import NAMESPACES, VALUES, Load, Release, client_pod, reaper_pod, tool_pod
-from tests.e2e.kubectl import Namespace, diagnostics, wait_for
+from tests.e2e.headrace import NAMESPACES, SPARK_NAMESPACE, Load, Release, client_pod, reaper_pod, tool_pod, values
+from tests.e2e.kubectl import Namespace, diagnostics, run, wait_for
 
 DIAGNOSTICS = Path(os.environ.get("HEADRACE_E2E_OUT", "build/e2e"))
 
@@ -20,7 +20,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         out = DIAGNOSTICS / item.name
-        diagnostics(NAMESPACES, out)
+        diagnostics((*NAMESPACES, SPARK_NAMESPACE), out)
         report.sections.append(("diagnostics", f"objects, events and logs are in {out}"))
     return report
 
@@ -42,9 +42,10 @@ def namespace() -> Namespace:
 
 @pytest.fixture(scope="session")
 def release(namespace: Namespace) -> Release:
-    """The shared release, installed once (or found installed, when HEADRACE_E2E_KEEP=1 kept it)."""
+    """The shared release, installed once. What HEADRACE_E2E_KEEP=1 kept runs older images: it goes first."""
+    run("kubectl", "delete", "namespace", *NAMESPACES, "--ignore-not-found", "--timeout=240s", seconds=260)
     release = Release(namespace, "headrace")
-    release.install(VALUES)
+    release.install(values())
     namespace.apply(tool_pod())
     release.wait_ready()
     release.seconds_to_ready = time.monotonic() - release.installed_at

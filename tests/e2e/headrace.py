@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,25 @@ CLUSTER_SPEC: Object = {
 
 # The operator leaves alone what else lives on the cluster.
 NAMESPACES = ("headrace-e2e", "headrace-e2e-other", "headrace-e2e-orphans")
-VALUES: Object = {"operator": {"watchNamespaces": list(NAMESPACES)}, "cluster": {"spec": CLUSTER_SPEC}}
+SPARK_NAMESPACE = "headrace-e2e-spark"
+
+
+@cache
+def values() -> Object:
+    """What the shared release is installed with: also with a way in from outside, at the node's address."""
+    (node, *_) = json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
+    address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
+    spec = {**CLUSTER_SPEC, "listeners": {"external": {"type": "NodePort", "advertisedHost": address}}}
+    return {"operator": {"watchNamespaces": list(NAMESPACES)}, "cluster": {"spec": spec}}
+
+
+def spark_values() -> Object:
+    """A smaller release: what is looked at there are the jobs beside it."""
+    ones = {name: {"replicas": 1, "resources": SMALL} for name in ("controllers", "coordinators", "metadata")}
+    brokers = {"replicas": 2, "storage": [{"size": "2Gi"}], "resources": SMALL}
+    config = dict.fromkeys(CLUSTER_SPEC["config"], "1")
+    spec = {**CLUSTER_SPEC, **ones, "brokers": brokers, "config": config}
+    return {"operator": {"watchNamespaces": [SPARK_NAMESPACE]}, "cluster": {"spec": spec}}
 
 
 @dataclass
@@ -54,13 +73,13 @@ class Release:
     def bootstrap(self) -> str:
         return f"{self.name}-bootstrap.{self.namespace.name}.svc:9092"
 
-    def install(self, values: Object) -> str:
+    def install(self, values: Object, *words: str) -> str:
         """Installs, or upgrades when it is there; does not wait. Returns the notes."""
         self.values = values
         self.installed_at = time.monotonic()
         return run(
             "helm", "upgrade", "--install", self.name, str(CHART), "-n", self.namespace.name, "--create-namespace",
-            "-f", "-", text=yaml.safe_dump(values),
+            "-f", "-", *words, text=yaml.safe_dump(values),
         )  # fmt: skip
 
     def uninstall(self) -> str:
@@ -96,6 +115,22 @@ class Release:
 
         return wait_for("a running operator", running, 60)
 
+    @contextmanager
+    def without_operator(self) -> Iterator[None]:
+        """While the block lasts no operator runs."""
+        deployment = f"{self.name}-operator"
+        self.namespace.kubectl("scale", "deployment", deployment, "--replicas=0")
+        chosen = "app.kubernetes.io/name=headrace-operator"
+        wait_for("no operator", lambda: not self.namespace.list("pods", chosen), 90)
+        try:
+            yield
+        finally:
+            self.namespace.kubectl("scale", "deployment", deployment, "--replicas=1")
+
+    def topics(self) -> list[str]:
+        """Names of the topics there are, as the cluster says."""
+        return [str(each["name"]) for each in json.loads(self.headrace("topics", "list", "-o", "json"))]
+
     def headrace(self, *words: str, seconds: float = 60.0) -> str:
         """The `headrace` command, in a pod of its own."""
         metadata = f"HEADRACE_BOOTSTRAP={self.name}-metadata:9094"
@@ -119,13 +154,14 @@ def tool_pod() -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tool"}, "spec": spec}
 
 
-def client_pod() -> Object:
+def client_pod(name: str = "client", **spec: Any) -> Object:
     """A pod with a Kafka client that nobody here wrote."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "client"},
+        "metadata": {"name": name},
         "spec": {
+            **spec,
             "terminationGracePeriodSeconds": 0,
             "containers": [
                 {
@@ -180,9 +216,10 @@ class Ledger:
 class Load:
     """A producer and a group member in the client pod, for as long as the block lasts."""
 
-    def __init__(self, namespace: Namespace, bootstrap: str) -> None:
+    def __init__(self, namespace: Namespace, bootstrap: str, pod: str = "client") -> None:
         self._namespace = namespace
         self._bootstrap = bootstrap
+        self._pod = pod
         self.last: Ledger | None = None
 
     @contextmanager
@@ -190,20 +227,20 @@ class Load:
         """Load on a topic for as long as the block lasts; then everything is read again and must be there."""
         path = f"/ledgers/{topic_name}"
         words = ("python3", "load.py", "run", self._bootstrap, topic_name, str(rate), path)
-        with self._namespace.exec_until_closed("client", *words) as process:
+
+        def acknowledged() -> int:
+            return int(self._namespace.exec(self._pod, "sh", "-c", f"wc -l < {path}"))
+
+        with self._namespace.exec_until_closed(self._pod, *words) as process:
 
             def flows() -> bool:
                 assert process.poll() is None, f"the load ended: {process.communicate()}"
-                return int(self._namespace.exec("client", "sh", "-c", f"wc -l < {path}")) > 50
+                return acknowledged() > 50
 
             wait_for("records are acknowledged", flows, 60)
             yield
-            before = int(self._namespace.exec("client", "sh", "-c", f"wc -l < {path}"))
-            wait_for(
-                "records are still acknowledged",
-                lambda: int(self._namespace.exec("client", "sh", "-c", f"wc -l < {path}")) > before + 50,
-                90,
-            )
+            before = acknowledged()
+            wait_for("records are still acknowledged", lambda: acknowledged() > before + 50, 90)
             out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         self.last = Ledger(json.loads(out), self.check(topic_name))
@@ -211,7 +248,7 @@ class Load:
 
     def check(self, topic_name: str) -> Object:
         words = ("python3", "load.py", "check", self._bootstrap, topic_name, f"/ledgers/{topic_name}")
-        found: Object = json.loads(self._namespace.exec("client", *words, seconds=200))
+        found: Object = json.loads(self._namespace.exec(self._pod, *words, seconds=200))
         return found
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -99,6 +100,35 @@ class Namespace:
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+    @contextmanager
+    def watched(self, kind: str, selector: str, column: str) -> Iterator[dict[str, str]]:
+        """What a column of each object is right now, by name, for as long as the block lasts.
+
+        It is told by a watch: asking for a thousand objects again and again would be most of what is measured.
+        """
+        columns = f"custom-columns=NAME:.metadata.name,COLUMN:{column}"
+        words = ("get", kind, "-l", selector, "--watch", "--no-headers", "-o", columns)
+        process = subprocess.Popen(
+            [program("kubectl"), "-n", self.name, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert process.stdout is not None
+        lines = process.stdout
+        found: dict[str, str] = {}
+
+        def read() -> None:
+            for line in lines:
+                name, text = line.split(maxsplit=1)
+                found[name] = text.strip()
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            yield found
+        finally:
+            process.kill()
+            process.wait()
+            reader.join()
 
     def wait_condition(
         self, kind: str, name: str, condition: str, status: str = "True", seconds: float = 180.0

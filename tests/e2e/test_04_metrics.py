@@ -47,6 +47,6 @@ def test_a_scrape_finds_every_metric_that_dashboards_and_alerts_use(
 
 
 def test_every_kind_of_pod_that_has_metrics_names_its_port(namespace: Namespace, release: Release) -> None:
-    for component in ("broker", "coordinator"):
+    for component in ("broker", "coordinator", "controller", "metadata", "etcd"):
         for pod in release.pods(component):
             assert metrics_ports(pod), pod["metadata"]["name"]

@@ -15,7 +15,9 @@ def test_scale_three_to_five_to_three_under_load(
     client: Namespace, release: Release, load: Load, say: Callable[[str], None]
 ) -> None:
     client.apply(topic("elastic", release.name, partitions=12, deletionPolicy="Delete"))
+    client.apply(topic("wide", release.name, replicas=4, deletionPolicy="Delete"))
     client.wait_condition("hrt", "elastic", "Ready", seconds=60)
+    client.wait_condition("hrt", "wide", "Ready", "False", seconds=60)
     with load.on("elastic"):
         client.kubectl("scale", "hrc", release.name, "--replicas=5")
         wait_for("five brokers", lambda: len(release.cluster()["status"]["brokers"]) == 5, 180)
@@ -26,6 +28,9 @@ def test_scale_three_to_five_to_three_under_load(
 
         wait_for("the new brokers hold replicas", spread, 240, pause=2)
         release.wait_settled(240)
+        # What could not be had with three brokers is there by itself now, and would keep the fourth from leaving.
+        client.wait_condition("hrt", "wide", "Ready", seconds=60)
+        client.delete("hrt", "wide")
         client.kubectl("scale", "hrc", release.name, "--replicas=3")
         wait_for("three broker pods", lambda: len(release.pods("broker")) == 3, 400, pause=2)
         release.wait_settled(240)

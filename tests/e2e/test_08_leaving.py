@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+
 import pytest
-from tests.e2e.headrace import VALUES, Load, Release, fails_with, topic
-from tests.e2e.kubectl import Namespace, run, wait_for
+from tests.e2e.headrace import NAMESPACES, Load, Release, fails_with, topic, values
+from tests.e2e.kubectl import Namespace, Object, condition_of, run, wait_for
 
 
 @pytest.mark.timeout(600)
@@ -19,47 +22,102 @@ def test_uninstall_and_reinstall_keep_the_data(client: Namespace, release: Relea
     claims = [c["metadata"]["name"] for c in client.list("pvc", f"app.kubernetes.io/instance={release.name}")]
     assert len(claims) >= 4, claims
 
-    release.install(VALUES)
+    release.install(values())
     release.wait_ready()
     found = load.check("kept")
     assert not found["missing"], found
     assert found["acked"] > 0
 
 
-@pytest.mark.timeout(400)
-def test_deleting_a_namespace_never_hangs(client: Namespace, release: Release) -> None:
-    other = Namespace("headrace-e2e-other")
-    run("kubectl", "create", "namespace", other.name)
-    small = {
-        "brokers": {"replicas": 1, "storage": [{"size": "1Gi"}]},
+SMALL_CLUSTER: Object = {
+    "apiVersion": "headrace.dev/v1alpha1",
+    "kind": "Cluster",
+    "metadata": {"name": "small"},
+    "spec": {
         "controllers": {"replicas": 1},
         "coordinators": {"replicas": 1},
         "metadata": {"replicas": 1},
         "etcd": {"managed": {"replicas": 1, "storage": {"size": "1Gi"}}},
-    }
-    cluster = {"apiVersion": "headrace.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "small"}, "spec": small}
-    other.apply(cluster, topic("in-it", "small", replicas=1, deletionPolicy="Delete"), topic("orphan", "nowhere"))
-    other.wait_condition("hrt", "in-it", "Ready", seconds=180)
-    run("kubectl", "delete", "namespace", other.name, "--wait=false")
-    gone = lambda: not run("kubectl", "get", "namespace", other.name, "--ignore-not-found", "-o", "name")  # noqa: E731
-    wait_for("the namespace is gone", gone, 180, pause=2)
+    },
+}
+
+
+LATER = "headrace-e2e-later"
+
+
+@pytest.fixture
+def storage_class() -> Iterator[Object]:
+    """The cluster's default storage class under another name, for a test to create; gone at the end."""
+    classes = json.loads(run("kubectl", "get", "storageclasses", "-o", "json"))["items"]
+    mark = "storageclass.kubernetes.io/is-default-class"
+    default = next(c for c in classes if c["metadata"].get("annotations", {}).get(mark) == "true")
+    kept = {key: default[key] for key in ("provisioner", "parameters", "volumeBindingMode") if key in default}
+    yield {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": LATER}, **kept}
+    run("kubectl", "delete", "storageclass", LATER, "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def others(release: Release) -> dict[str, Namespace]:
+    """Two namespaces, each with a small cluster, a topic in it whose data goes with it, and one that waits for ever.
+
+    The first cluster wants a storage class that is not there.
+    """
+    found = {name: Namespace(name) for name in NAMESPACES[1:]}
+    for other, storage in zip(found.values(), ({"storageClass": LATER}, {}), strict=True):
+        about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other.name}}
+        run("kubectl", "apply", "-f", "-", text=json.dumps(about))
+        brokers = {"replicas": 1, "storage": [{"size": "1Gi", **storage}]}
+        small = {**SMALL_CLUSTER, "spec": {**SMALL_CLUSTER["spec"], "brokers": brokers}}
+        doomed = topic("in-it", "small", replicas=1, deletionPolicy="Delete")
+        other.apply(small, doomed, topic("orphan", "nowhere", deletionPolicy="Delete"))
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_an_unknown_storage_class_is_a_condition_that_heals(
+    others: dict[str, Namespace], storage_class: Object
+) -> None:
+    first = others[NAMESPACES[1]]
+    told = lambda: LATER in condition_of(first.get("hrc", "small"), "Degraded")["message"]  # noqa: E731
+    wait_for(f"the Cluster says that {LATER} is missing", told, 120)
+    assert first.get("pvc", "data-small-broker-0")["status"]["phase"] == "Pending"
+    first.apply(storage_class)
+    for other in others.values():
+        other.wait_condition("hrc", "small", "Ready", seconds=240)
+        other.wait_condition("hrc", "small", "Degraded", "False", seconds=60)
+        other.wait_condition("hrt", "in-it", "Ready", seconds=60)
+        other.wait_condition("hrt", "orphan", "Ready", "False", seconds=60)
+
+
+def delete_namespace(name: str) -> None:
+    run("kubectl", "delete", "namespace", name, "--wait=false")
+    gone = lambda: not run("kubectl", "get", "namespace", name, "--ignore-not-found", "-o", "name")  # noqa: E731
+    wait_for(f"the namespace {name} is gone", gone, 240, pause=1)
+
+
+@pytest.mark.timeout(600)
+def test_deleting_a_namespace_never_hangs(release: Release, others: dict[str, Namespace]) -> None:
+    delete_namespace(NAMESPACES[1])
+
+
+@pytest.mark.timeout(600)
+def test_deleting_a_namespace_without_an_operator_never_hangs(release: Release, others: dict[str, Namespace]) -> None:
+    with release.without_operator():
+        delete_namespace(NAMESPACES[2])
 
 
 @pytest.mark.timeout(300)
-def test_deleting_a_namespace_without_an_operator_never_hangs(client: Namespace, release: Release) -> None:
-    """Nobody would take a finalizer off: a Topic whose Cluster is not there has none."""
-    other = Namespace("headrace-e2e-orphans")
-    run("kubectl", "create", "namespace", other.name)
-    other.apply(topic("one", "nowhere"), topic("two", "nowhere", deletionPolicy="Delete"))
-    other.wait_condition("hrt", "one", "Ready", "False", 60)
-    client.kubectl("scale", "deployment", f"{release.name}-operator", "--replicas=0")
-    client.kubectl("rollout", "status", "deployment", f"{release.name}-operator", "--timeout=60s")
-    try:
-        run("kubectl", "delete", "namespace", other.name, "--wait=false")
-        gone = lambda: not run("kubectl", "get", "namespace", other.name, "--ignore-not-found", "-o", "name")  # noqa: E731
-        wait_for("the namespace is gone", gone, 120, pause=2)
-    finally:
-        client.kubectl("scale", "deployment", f"{release.name}-operator", "--replicas=1")
+def test_data_goes_with_a_topic_that_was_deleted_while_the_operator_was_away(
+    client: Namespace, release: Release
+) -> None:
+    client.apply(topic("away", release.name, deletionPolicy="Delete"), topic("away-kept", release.name))
+    client.wait_condition("hrt", "away", "Ready", seconds=60)
+    client.wait_condition("hrt", "away-kept", "Ready", seconds=60)
+    with release.without_operator():
+        client.kubectl("delete", "hrt", "away", "away-kept", "--timeout=30s")
+        assert {"away", "away-kept"} <= set(release.topics())
+    wait_for("the topic's data is deleted", lambda: "away" not in release.topics(), 120, pause=1)
+    assert "away-kept" in release.topics()
 
 
 def test_a_wrong_cluster_is_refused_with_what_is_allowed(client: Namespace, release: Release) -> None:

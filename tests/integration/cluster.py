@@ -52,7 +52,7 @@ def free_port() -> int:
     first = 10_000 + share * int(worker.removeprefix("gw"))
     while True:
         port = random.SystemRandom().randrange(first, first + share - 320)
-        if all(map(_is_free, [*range(port, port + 8), *range(port + 312, port + 320)])):
+        if all(map(_is_free, [*range(port, port + 8), *range(port + 312, port + 328)])):
             return port
 
 

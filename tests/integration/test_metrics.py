@@ -1,4 +1,4 @@
-"""What Prometheus scrapes from a broker and a coordinator, by the names of Kafka's dashboards, after known traffic."""
+"""What Prometheus scrapes from each service, by the names of Kafka's dashboards, after known traffic."""
 
 from __future__ import annotations
 
@@ -63,15 +63,51 @@ def test_the_state_of_the_broker_is_told(own_cluster: Cluster, new_topic: Callab
         "kafka_server_replicamanager_offlinereplicacount",
         "kafka_server_replicamanager_isrshrinks_total",
         "kafka_server_replicamanager_isrexpands_total",
-        "kafka_controller_kafkacontroller_offlinepartitionscount",
     ):
         assert value(found, name) == 0, name
-    assert value(found, "kafka_controller_kafkacontroller_activecontrollercount") == 1
     assert 0 <= value(found, "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent") <= 1
     assert value(found, "kafka_server_socketservermetrics_connection_count") >= 1
     for operation in ("Produce", "Fetch"):
         waiting = value(found, "kafka_server_delayedoperationpurgatory_purgatorysize", delayedOperation=operation)
         assert waiting >= 0
+
+
+def test_the_state_of_the_cluster_is_told_by_its_controller(
+    own_cluster: Cluster, new_topic: Callable[..., str]
+) -> None:
+    before = scrape(own_cluster, "controller")
+    new_topic("controlled", partitions=4)
+
+    def gained(name: str) -> float:
+        found = f"kafka_controller_kafkacontroller_{name}"
+        return value(scrape(own_cluster, "controller"), found) - value(before, found)
+
+    wait_until(lambda: gained("globalpartitioncount") == 4, "four more partitions")
+    assert gained("globaltopiccount") == 1
+    found = scrape(own_cluster, "controller")
+    for name, wanted in (
+        ("kafka_controller_kafkacontroller_activecontrollercount", 1),
+        ("kafka_controller_kafkacontroller_activebrokercount", 1),
+        ("kafka_controller_kafkacontroller_offlinepartitionscount", 0),
+        ("kafka_controller_controllereventmanager_eventqueuesize", 0),
+        ("kafka_controller_controllerstats_uncleanleaderelections_total", 0),
+        ("headrace_controller_terms_total", 1),
+    ):
+        assert value(found, name) == wanted, name
+    written = "headrace_controller_change_seconds_count"
+    assert value(found, written) > value(before, written)
+
+
+def test_a_metadata_replica_tells_whom_it_serves(own_cluster: Cluster, new_topic: Callable[..., str]) -> None:
+    before = scrape(own_cluster, "metadata")
+    new_topic("told")
+    sent, revision = "headrace_metadata_deltas_sent_total", "headrace_metadata_revision"
+    wait_until(lambda: value(scrape(own_cluster, "metadata"), sent) > value(before, sent), "its watchers are told")
+    found = scrape(own_cluster, "metadata")
+    assert value(found, revision) > value(before, revision)
+    # The broker and the coordinator at least.
+    assert value(found, "headrace_metadata_watchers") >= 2
+    assert value(found, "headrace_metadata_snapshots_sent_total") >= 2
 
 
 def test_lag_and_groups_are_told_by_the_coordinator(own_cluster: Cluster, new_topic: Callable[..., str]) -> None:

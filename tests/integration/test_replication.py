@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.integration.bouncing import Bouncer, Load, check_records, in_sync, leader_of, read_all, say
 from tests.integration.cluster import Cluster, wait_until
+from tests.integration.topics import make_topic, replicas_of, write
 
 from headrace.v1 import controller_pb2 as pb
 from headrace.v1 import controller_pb2_grpc
@@ -55,34 +56,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
         cluster.stop()
 
 
-def make_topic(admin: AdminClient, name: str, *assignment: list[int], **config: str) -> str:
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    topic = NewTopic(name, len(assignment), replica_assignment=list(assignment), config=settings)
-    admin.create_topics([topic], operation_timeout=30)[name].result(60)
-    wait_until(lambda: in_sync(admin, name, len(assignment[0])), "all replicas of the new topic in sync")
-    return name
-
-
-def write(bootstrap: str, topic: str, count: int, size: int = 20, first: int = 0, **config: object) -> None:
-    """Writes numbered records with acks=all, each acknowledged before this returns."""
-    errors: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "acks": "all",
-            "socket.timeout.ms": 2000,
-            "request.timeout.ms": 2000,
-            **{key.replace("_", "."): value for key, value in config.items()},
-        }
-    )
-    for number in range(first, first + count):
-        value = (b"%d " % number).ljust(size, b".")
-        producer.produce(topic, value, partition=0, on_delivery=lambda e, _: errors.append(e) if e else None)
-        producer.poll(0)
-    assert producer.flush(60) == 0, "not acknowledged in time"
-    assert not errors, errors[:3]
-
-
 class Reading:
     """A consumer that reads on and on, and knows when it last got something."""
 
@@ -104,10 +77,6 @@ class Reading:
         self._stop.set()
         self._thread.join(30)
         self._consumer.close()
-
-
-def replicas_of(admin: AdminClient, topic: str) -> list[int]:
-    return list(admin.list_topics(topic, 10).topics[topic].partitions[0].replicas)
 
 
 async def ask_controller(cluster: Cluster, method: str, request: object) -> object:

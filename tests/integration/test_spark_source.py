@@ -45,7 +45,7 @@ def admin(servers: str) -> Iterator[Admin]:
 def topic(admin: Admin) -> str:
     """A topic of two partitions with ten records in the first and five in the second."""
     name = f"spark-{uuid.uuid4().hex[:8]}"
-    admin.create_topic(name, partitions=2)
+    admin.create_topic(name, partitions=2, configs={"retention.ms": "-1"})  # the records are years old
     return name
 
 
@@ -205,6 +205,42 @@ def test_a_recreated_topic_is_named(servers: str, topic: str, produce: Produce, 
     assert [value for _, _, value in rows(lenient, lenient.partitions(end, fresh))] == [b"100", b"101", b"102"]
 
 
+def test_a_micro_batch_whose_records_are_gone_keeps_its_tasks(
+    servers: str, topic: str, produce: Produce, admin: Admin
+) -> None:
+    """A sink knows rows by the number of their task: without the lost range the other would have another number."""
+    produce(topic, 0, range(4))
+    produce(topic, 1, range(3))
+    strict, lenient = (
+        stream_reader(servers, subscribe=topic, startingOffsets="earliest", failOnDataLoss=fail)
+        for fail in ("true", "false")
+    )
+    start = lenient.initialOffset()
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    before = [each.task.range for each in lenient.partitions(start, end)]
+    produce(topic, 0, range(4, 6))
+    admin.delete_records({TopicPartition(topic, 0): 5})
+    planned = lenient.partitions(start, end)
+    assert [each.task.range for each in planned] == before
+    assert [rows(lenient, [each]) for each in planned] == [[], values_at(1, range(3))]
+    with pytest.raises(DataLost, match=f"{topic}-0 begins at offset 5 now, the query had come to 0"):
+        strict.partitions(start, end)
+
+
+def test_a_micro_batch_of_a_topic_that_was_recreated_is_left_out_when_loss_is_allowed(
+    servers: str, topic: str, produce: Produce, admin: Admin
+) -> None:
+    produce(topic, 0, range(4))
+    options = {"failOnDataLoss": "false", "headrace.default.api.timeout.ms": "1500"}
+    reader = stream_reader(servers, subscribe=topic, startingOffsets="earliest", **options)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    admin.delete_topics([topic])
+    admin.create_topic(topic, partitions=2)
+    produce(topic, 0, range(100, 103))
+    assert rows(reader, reader.partitions(start, end)) == [], "nothing of the new topic stands for the old one"
+
+
 # --- write
 
 
@@ -234,6 +270,15 @@ def test_an_attempt_that_died_half_way_is_completed_whatever_the_order(servers: 
     attempt(servers, topic, 3, range(20), **small)
     done = attempt(servers, topic, 3, range(39, -1, -1), **small)
     assert (done.rows, done.skipped) == (40, 20)
+    assert sorted(int(value) for _, _, value in batch(servers, subscribe=topic)) == list(range(40))
+
+
+def test_rows_that_the_source_lost_since_the_first_attempt_are_refused_unless_told(servers: str, topic: str) -> None:
+    attempt(servers, topic, 3, range(20))
+    with pytest.raises(KafkaError, match="set failOnChangedRows to false until this micro-batch is done"):
+        attempt(servers, topic, 3, range(10, 40))
+    for _ in range(2):
+        attempt(servers, topic, 3, range(10, 40), failOnChangedRows="false")
     assert sorted(int(value) for _, _, value in batch(servers, subscribe=topic)) == list(range(40))
 
 

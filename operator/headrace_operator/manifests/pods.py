@@ -119,16 +119,14 @@ def _environment(cluster: Cluster, component: str) -> list[Json]:
 
 
 def _ports(cluster: Cluster, component: str) -> list[Json]:
-    found = [_port("grpc", GRPC_PORT)]
-    if component == "metadata":
-        # The bootstrap Service finds metadata servers, and not brokers, by this name.
-        return [_port("metadata", GRPC_PORT)]
+    # The bootstrap Service finds metadata servers, and not brokers, by that name.
+    found = [_port("metadata" if component == "metadata" else "grpc", GRPC_PORT)]
     if component in ("broker", "coordinator"):
         found.append(_port("kafka", KAFKA_PORT))
         if cluster.spec.listeners.external is not None:
             found.append(_port("external", cluster.spec.listeners.external.port))
-        if cluster.spec.metrics.enabled:
-            found.append(_port("metrics", METRICS_PORT))
+    if cluster.spec.metrics.enabled:
+        found.append(_port("metrics", METRICS_PORT))
     return found
 
 

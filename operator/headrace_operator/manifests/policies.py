@@ -50,7 +50,7 @@ def _service(cluster: Cluster, component: str) -> list[Json]:
         operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": MANAGER}}}
         clients["from"] = [_own(cluster), operator, *spec.network_policies.client_from]
     found = [clients]
-    if component in ("broker", "coordinator") and spec.metrics.enabled:
+    if spec.metrics.enabled:
         found.append({"ports": _ports(METRICS_PORT)})
     return found
 

@@ -19,12 +19,12 @@ from headrace_operator.schema import Json
 def headless(cluster: Cluster, component: str) -> Json:
     """Names for the pods of a StatefulSet, also while they are not ready: a controller talks to brokers that start."""
     ports = {"grpc": GRPC_PORT}
+    if component in ("broker", "coordinator"):
+        ports["kafka"] = KAFKA_PORT
+    if cluster.spec.metrics.enabled:
+        ports["metrics"] = METRICS_PORT
     if component == "etcd":
         ports = {"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT}
-    elif component in ("broker", "coordinator"):
-        ports["kafka"] = KAFKA_PORT
-        if cluster.spec.metrics.enabled:
-            ports["metrics"] = METRICS_PORT
     return cluster.object(
         "v1",
         "Service",

@@ -16,7 +16,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.log_dir_report import log_dir_report
 from headrace.broker.offsets import delete_records, epoch_end, list_offset
 from headrace.broker.reader import CONSUMER, Key, Reader, Wanted
-from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
+from headrace.broker.requests import Fetched, FetchLimits, Produced
 from headrace.cluster.protos import node_to_proto
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches

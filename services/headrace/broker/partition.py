@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headrace.broker.isr import Progress
 from headrace.broker.reader import Place
+from headrace.broker.stats import TopicStats
 from headrace.cluster.image import NO_LEADER
 from headrace.cluster.image import Partition as PartitionState
 from headrace.cluster.topics import is_internal
@@ -56,6 +57,8 @@ class Partition:
         """The high watermark that followers should know by now."""
         self.readers: dict[Place, None] = {}
         """Whose readers want to be told when something moves here."""
+        self.traffic = TopicStats()
+        """Where what comes in and goes out is counted: the topic's, once the replica manager knows this partition."""
         self.leader_throttled = False
         self.follower_throttled = False
         """Whether replication.throttled.replicas names this replica."""

@@ -9,131 +9,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from headrace.broker import throttle
+from headrace.broker.delayed import DelayedFetch, DelayedProduce
 from headrace.broker.owners import check_owner
-from headrace.broker.partition import EpochEnd, Partition
-from headrace.broker.reader import CONSUMER, Key, Reader, Wanted
+from headrace.broker.partition import Partition
+from headrace.broker.reader import Key, Reader, Wanted
+from headrace.broker.requests import Fetched, FetchLimits, FetchReply, Produced, ProduceReply
 from headrace.broker.stats import Stats
 from headrace.broker.throttle import Throttle
 from headrace.cluster.image import Image
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
-from headrace.storage.files import FileRange
-from headrace.timing.purgatory import DelayedOperation, Purgatory, PurgatoryFull
+from headrace.timing.purgatory import Purgatory, PurgatoryFull
 
 ANNOUNCE_SECONDS = 0.005
 """How long a new high watermark waits for a batch to go to the followers with, before it goes alone."""
 
-
-class Produced(NamedTuple):
-    """What became of one partition's batches."""
-
-    topic: str | uuid.UUID
-    partition: int
-    error: KafkaError | None
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-
-
-class Fetched(NamedTuple):
-    """What one partition gave to a reader."""
-
-    key: Key
-    error: KafkaError | None
-    ranges: list[FileRange]
-    size: int = 0
-    high_watermark: int = -1
-    log_start_offset: int = -1
-    diverging: EpochEnd | None = None
-    preferred_replica: int = -1
-
-
-class FetchLimits(NamedTuple):
-    """How much a reader wants, and how long it will wait for it."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    replica_id: int = CONSUMER
-    broker_epoch: int = -1
-    rack: str = ""
-    read_committed: bool = False
-
-
-ProduceReply = Callable[[list[Produced]], None]
-FetchReply = Callable[[list[Fetched]], None]
-
-
-class DelayedProduce(DelayedOperation):
-    """Batches that are on the leader's disk and wait for the in-sync replicas."""
-
-    __slots__ = ("_missing", "_reply", "_results")
-
-    def __init__(self, results: list[Produced], missing: dict[int, tuple[Partition, int]], reply: ProduceReply) -> None:
-        super().__init__()
-        self._results = results
-        self._missing = missing
-        self._reply = reply
-
-    def try_complete(self) -> bool:
-        for at, (partition, required) in list(self._missing.items()):
-            verdict = partition.acknowledged(required)
-            if verdict is False:
-                continue
-            if verdict is not True:
-                self._refuse(at, verdict)
-            del self._missing[at]
-        return not self._missing
-
-    def on_complete(self) -> None:
-        self._reply(self._results)
-
-    def on_expire(self) -> None:
-        self.on_cancel(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the in-sync replicas did not confirm it in time"))
-
-    def on_cancel(self, error: KafkaError) -> None:
-        for at in self._missing:
-            self._refuse(at, error)
-        self._reply(self._results)
-
-    def _refuse(self, at: int, error: KafkaError) -> None:
-        self._results[at] = self._results[at]._replace(error=error, base_offset=-1)
-
-
-class DelayedFetch(DelayedOperation):
-    """A reader that waits until enough bytes are there."""
-
-    __slots__ = ("_limits", "_looked", "_manager", "_reader", "_reply")
-
-    def __init__(self, manager: ReplicaManager, limits: FetchLimits, reader: Reader, reply: FetchReply) -> None:
-        super().__init__()
-        self._manager = manager
-        self._limits = limits
-        self._reader = reader
-        self._reply = reply
-        self._looked = False
-
-    def try_complete(self) -> bool:
-        if not self._looked:
-            self._looked = True  # it waits because everything was read a moment ago
-            return False
-        return self._manager.enough(self._limits, self._reader)
-
-    def on_complete(self) -> None:
-        reader = self._reader
-        reader.waiting = None
-        if reader.full:
-            reader.stir_all()
-        self._reply(self._manager.read(self._limits, reader)[0])
-
-    def on_cancel(self, error: KafkaError) -> None:
-        self.on_complete()
-
-    def hurry(self) -> None:
-        self._manager.fetches.complete(self)
+_new_tuple = tuple.__new__
 
 
 class ReplicaManager:
@@ -177,6 +70,7 @@ class ReplicaManager:
     def add(self, partition: Partition) -> None:
         self._partitions[partition.topic, partition.index] = partition
         self._partitions[partition.topic_id, partition.index] = partition
+        partition.traffic = self.stats.topic(partition.topic)
         self.update_throttled(partition, self._image())
 
     def update_throttled(self, partition: Partition, image: Image) -> None:
@@ -259,18 +153,19 @@ class ReplicaManager:
             except KafkaError as error:
                 results.append(Produced(topic, index, error))
                 if partition is not None:
-                    self.stats.topic(partition.topic).failed_produce += 1
+                    partition.traffic.failed_produce += 1
                 continue
-            if acks == -1 and partition.high_watermark <= info.last_offset:
-                missing[len(results)] = (partition, info.last_offset + 1)
-            results.append(
-                Produced(topic, index, None, info.first_offset, info.log_append_time_ms, info.log_start_offset)
-            )
-            if not info.duplicate:
-                stats = self.stats.topic(partition.topic)
-                stats.bytes_in += info.size
-                stats.messages_in += info.records
-                self.wake(partition)
+            first, last, append_time, log_start, duplicate, records_in, size = info
+            if acks == -1 and partition.high_watermark <= last:
+                missing[len(results)] = (partition, last + 1)
+            # One call instead of the two of Produced(...): this is the hot path.
+            results.append(_new_tuple(Produced, (topic, index, None, first, append_time, log_start)))
+            if not duplicate:
+                traffic = partition.traffic
+                traffic.bytes_in += size
+                traffic.messages_in += records_in
+                if partition.readers or self.produces.watches(partition):
+                    self.wake(partition)
         if not missing:
             reply(results)
             return
@@ -399,7 +294,7 @@ class ReplicaManager:
             info = partition.read(want.offset, min(want.max_bytes, left), replica=is_replica, min_one_batch=first)
         except KafkaError as error:
             if partition is not None:
-                self.stats.topic(partition.topic).failed_fetch += 1
+                partition.traffic.failed_fetch += 1
                 return Fetched(key, error, [], 0, partition.high_watermark, partition.log.log_start_offset)
             return Fetched(key, error, [])
         if is_replica and info.size and partition.leader_throttled and limits.replica_id not in partition.isr:

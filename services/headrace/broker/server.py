@@ -35,9 +35,9 @@ from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.replication import Connect, Replication, connect_client
 from headrace.broker.stats import Collector, Stats
 from headrace.broker.throttle import FOLLOWER_RATE, LEADER_RATE
+from headrace.cluster.codec import endpoint_attributes
 from headrace.cluster.configs import Brokers, Settings, describe_broker
-from headrace.cluster.image import NO_LEADER, Image
-from headrace.cluster.settings import Listener as ListenerAddress
+from headrace.cluster.image import Image
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
@@ -50,7 +50,7 @@ from headrace.rpc.metrics import MetricsServer
 from headrace.storage.files import Files, OsFiles
 from headrace.storage.log_dirs import LogDir, LogDirs, attempt
 from headrace.timing.driver import TimerDriver
-from headrace.timing.idle import IdleSelector
+from headrace.timing.idle import LoopIdle
 from headrace.timing.purgatory import Purgatory
 from headrace.v1 import broker_pb2_grpc
 from headrace.v1 import controller_pb2 as controller_pb
@@ -88,7 +88,6 @@ class BrokerService:
         *,
         clock: Clock | None = None,
         random: Random | None = None,
-        idle: IdleSelector | None = None,
         outside: Outside | None = None,
     ) -> None:
         self._outside = outside = outside or Outside()
@@ -99,10 +98,10 @@ class BrokerService:
         self.random = random or Random()
         self.stats = Stats()
         self.wire = WireMetrics()
-        self.kafka: list[tuple[str, tuple[str, int]]] = []
-        """Name and bound address of each Kafka listener."""
+        self._bound: dict[str, int] = {}
+        """The port of each Kafka listener."""
         self.metrics_port = 0
-        self._idle = idle
+        self._idle = LoopIdle(lambda: self.wire.busy_seconds)
         self._epoch = -1
         self._registered = asyncio.Event()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -208,9 +207,8 @@ class BrokerService:
         api = Api.of(self.broker, "headrace.broker.handlers")
         for address in self.settings.listeners:
             listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
-            bound = await listener.bind(address.endpoint.host, address.endpoint.port)
+            _, self._bound[address.name] = await listener.bind(address.endpoint.host, address.endpoint.port)
             self._listeners.append(listener)
-            self.kafka.append((address.name, bound))
         self._take_rates(self.follower.image)
         self._registration = asyncio.create_task(self._keep_registered())
         await self._ready()
@@ -253,25 +251,24 @@ class BrokerService:
 
     def _about_itself(self) -> Registration:
         assert self._rpc is not None
-        kafka = _advertised(self.settings.advertised_listeners[0], self.kafka)
-        grpc = self.settings.advertised_grpc
+        listeners, grpc = self.settings.advertised(self._bound), self.settings.advertised_grpc
+        kafka = listeners[0].endpoint
         directory = next((d.directory_id for d in self.log_dirs.dirs if d.directory_id is not None), None)
         return Registration(
             id=str(self.id),
-            host=kafka[0],
-            ports={"kafka": kafka[1], "grpc": grpc.port or self._rpc.port},
+            host=kafka.host,
+            ports={"kafka": kafka.port, "grpc": grpc.port or self._rpc.port},
             directory_id=str(directory),
             incarnation_id=uuid.UUID(int=self.random.getrandbits(128)).hex,
             rack=self.settings["broker.rack"],
-            attributes={"grpc_host": grpc.host} if grpc.host != kafka[0] else {},
+            attributes=endpoint_attributes(kafka.host, grpc.host, ((each.name, each.endpoint) for each in listeners)),
             lineage_id=self.log_dirs.lineage,
         )
 
     @property
     def kafka_address(self) -> str:
         """Where clients are told to connect."""
-        host, port = _advertised(self.settings.advertised_listeners[0], self.kafka)
-        return f"{host}:{port}"
+        return str(self.settings.advertised(self._bound)[0].endpoint)
 
     @property
     def grpc_port(self) -> int:
@@ -339,16 +336,11 @@ class BrokerService:
         self.metrics_port = self._metrics.port
 
     def _gauges(self) -> dict[str, float]:
-        image = self.follower.image
-        offline = sum(p.leader == NO_LEADER for topic in image.topics.values() for p in topic.partitions)
-        idle = self._idle.take_share() if self._idle else 0.0
         return {
-            "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": idle,
+            "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent": self._idle.take_share(),
             "kafka_network_requestchannel_requestqueuesize": sum(each.handling for each in self._listeners),
             "kafka_server_socketservermetrics_connection_count": self.wire.connections,
             "kafka_server_replicamanager_offlinereplicacount": sum(len(d.lost) for d in self.log_dirs.dirs),
-            "kafka_controller_kafkacontroller_offlinepartitionscount": offline,
-            "kafka_controller_kafkacontroller_activecontrollercount": float(image.controller is not None),
         }
 
     def _purgatories(self) -> dict[str, int]:
@@ -443,9 +435,3 @@ def _fetcher_limits(settings: Settings) -> FetcherLimits:
         partition_max_bytes=settings["replica.fetch.max.bytes"],
         backoff=settings["replica.fetch.backoff.ms"] / 1000,
     )
-
-
-def _advertised(wanted: ListenerAddress, bound: list[tuple[str, tuple[str, int]]]) -> tuple[str, int]:
-    """Where clients are told to connect: what was given, with the port that was bound where it says 0."""
-    port = wanted.endpoint.port or dict(bound)[wanted.name][1]
-    return wanted.endpoint.host or "127.0.0.1", port

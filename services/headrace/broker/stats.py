@@ -138,6 +138,4 @@ _GAUGES = {
     "kafka_network_requestchannel_requestqueuesize": "Requests being handled",
     "kafka_server_socketservermetrics_connection_count": "Open client connections",
     "kafka_server_replicamanager_offlinereplicacount": "Replicas in a failed log directory",
-    "kafka_controller_kafkacontroller_offlinepartitionscount": "Partitions of the cluster that nobody leads",
-    "kafka_controller_kafkacontroller_activecontrollercount": "1 while the cluster has an active controller",
 }

@@ -25,11 +25,12 @@ from headrace.cluster.configs import Settings
 from headrace.config import InvalidConfig
 from headrace.errors import KafkaError
 from headrace.registry.local_etcd import LocalEtcd, LocalEtcdError
-from headrace.timing.idle import IdleSelector
 
 HOST = "127.0.0.1"
 METRICS_ABOVE = 312
-"""Broker i serves metrics at PORT + 312 + i: 9404 beside Kafka's 9092. The coordinators' ports follow."""
+"""Broker i serves metrics at PORT + 312 + i: 9404 beside Kafka's 9092. Those of coordinators, controllers and metadata
+replicas follow."""
+_METRICS_ORDER = ("broker", "coordinator", "controller", "metadata")
 
 _BROKERS_ONLY = frozenset({"listeners", "advertised.listeners", "log.dirs", "broker.rack"})
 """Settings of --set that say where brokers are, and would be wrong for any other service."""
@@ -82,15 +83,17 @@ class Plan:
                     {
                         "listeners": f"PLAINTEXT://{HOST}:{self.port + i}",
                         "log.dirs": str(self.data / f"broker-{i}"),
-                        "metrics.port": str(self.port + METRICS_ABOVE + i),
                     },
                 )
             )
         for i in range(spare):
-            metrics = self.port + METRICS_ABOVE + self.brokers + i
-            own = {"listeners": f"PLAINTEXT://{HOST}:0", "metrics.port": str(metrics)}
-            found.append(self._member("coordinator", i, own))
+            found.append(self._member("coordinator", i, {"listeners": f"PLAINTEXT://{HOST}:0"}))
         return found
+
+    def metrics_port(self, role: str, i: int) -> int:
+        spare = 1 if self.single else 2
+        before = _METRICS_ORDER.index(role)
+        return self.port + METRICS_ABOVE + i + (self.brokers + (before - 1) * spare if before else 0)
 
     def _metadata(self, i: int) -> str:
         return self.bootstrap if i == 0 else f"{HOST}:{self.port + max(2, self.brokers) + i}"
@@ -102,7 +105,7 @@ class Plan:
             "grpc.listener": f"{HOST}:0",
             "etcd.endpoints": self.etcd,
             "metadata.servers": ",".join(self._metadata(n) for n in range(spare)),
-            "metrics.port": "0",
+            "metrics.port": str(self.metrics_port(role, i)),
             "broker.session.timeout.ms": "6000",
             "default.replication.factor": str(min(3, self.brokers)),
             "group.initial.rebalance.delay.ms": "0",
@@ -125,16 +128,15 @@ def run(data: Path, port: int, brokers: int, etcd: str | None, overrides: list[s
         _check_leftovers(data)
         plan = Plan(data.absolute(), port, brokers, etcd or "", overrides)
         _check_ports(plan)
-        idle = IdleSelector()
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(idle)) as runner:
-            runner.run(_run(plan, idle, own_etcd=etcd is None))
+        with asyncio.Runner(loop_factory=process.new_loop) as runner:
+            runner.run(_run(plan, own_etcd=etcd is None))
     except (KafkaError, OSError, LocalEtcdError) as error:
         process.fail(error.message if isinstance(error, KafkaError) else str(error))
     finally:
         lock.close()
 
 
-async def _run(plan: Plan, idle: IdleSelector, own_etcd: bool) -> None:
+async def _run(plan: Plan, own_etcd: bool) -> None:
     stop = process.signalled()
     began = time.monotonic()
     process.log_to(plan.data / "headrace.log")
@@ -148,7 +150,7 @@ async def _run(plan: Plan, idle: IdleSelector, own_etcd: bool) -> None:
         members = plan.members()
         for _, given in members:
             Settings(given)  # a wrong value is said before anything is started
-        cluster = _InProcess(members, idle) if plan.single else _Processes(plan, members)
+        cluster = _InProcess(members) if plan.single else _Processes(plan, members)
         ended = await stack.enter_async_context(cluster.running(stop))
         if not stop.done():
             _write_cluster_file(plan, etcd_pid, [member for member, _ in members])
@@ -174,9 +176,8 @@ async def _etcd(directory: Path) -> AsyncIterator[LocalEtcd]:
 class _InProcess:
     """All services on this process's loop."""
 
-    def __init__(self, members: list[tuple[Member, dict[str, str]]], idle: IdleSelector) -> None:
+    def __init__(self, members: list[tuple[Member, dict[str, str]]]) -> None:
         self._members = members
-        self._idle = idle
 
     @asynccontextmanager
     async def running(self, stop: asyncio.Future[None]) -> AsyncIterator[asyncio.Future[None]]:
@@ -184,10 +185,11 @@ class _InProcess:
             ends = []
             for member, given in self._members:
                 service = process.SERVICES[member.role]
-                running = await stack.enter_async_context(service(Settings(given), self._idle))
+                running = await stack.enter_async_context(service(Settings(given)))
                 member.pid = os.getpid()
                 member.grpc, member.kafka, member.metrics = running.grpc, running.kafka, running.metrics
                 ends.append(running.lost)
+            process.spare_the_collector()
             done = asyncio.ensure_future(_first(ends))
             try:
                 yield done
@@ -385,12 +387,10 @@ def _is_ours(pid: int, role: str) -> bool:
 
 def _check_ports(plan: Plan) -> None:
     wanted = {plan.port + i: f"broker {i}" for i in range(plan.brokers)}
-    wanted |= {plan.port + METRICS_ABOVE + i: f"broker {i}'s metrics" for i in range(plan.brokers)}
-    coordinators = [member for member, _ in plan.members() if member.role == "coordinator"]
-    first = plan.port + METRICS_ABOVE + plan.brokers
-    wanted |= {first + member.id: f"coordinator {member.id}'s metrics" for member in coordinators}
+    members = [member for member, _ in plan.members()]
+    wanted |= {plan.metrics_port(each.role, each.id): f"{each.role} {each.id}'s metrics" for each in members}
     first = int(plan.bootstrap.rsplit(":", 1)[1])
-    replicas = sum(member.role == "metadata" for member, _ in plan.members())
+    replicas = sum(member.role == "metadata" for member in members)
     wanted |= {first + i: f"metadata replica {i}" for i in range(replicas)}
     for port, owner in sorted(wanted.items()):
         with socket.socket() as probe:

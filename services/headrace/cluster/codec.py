@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from headrace.cluster.image import NO_LEADER, Endpoint, Node, OffsetsOwner, Part
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 _loads = json.loads
 
-GRPC_HOST = "grpc_host"
+GRPC_HOST, LISTENERS = "grpc_host", "listeners"
 
 
 class BadValue(ValueError):
@@ -79,13 +79,25 @@ def decode_partition(value: bytes) -> Partition:
         raise _bad(value, error) from None
 
 
+def endpoint_attributes(host: str, grpc_host: str, listeners: Iterable[tuple[str, Endpoint]]) -> dict[str, str]:
+    """What a registration says of a process's addresses beside its host and ports."""
+    found = {GRPC_HOST: grpc_host} if grpc_host != host else {}
+    if named := ",".join(f"{name}://{endpoint}" for name, endpoint in listeners):
+        found[LISTENERS] = named
+    return found
+
+
+def _listeners(text: str) -> tuple[tuple[str, Endpoint], ...]:
+    pairs = (each.partition("://") for each in text.split(",") if each)
+    return tuple(sorted((name, Endpoint.parse(where)) for name, _, where in pairs))
+
+
 def encode_node(node: Node) -> bytes:
     """The value of `brokers/<id>`, `coordinators/<id>` and `metadata/<id>`, as `registry.registration` writes it."""
     endpoint = node.kafka or node.grpc
     ports = {"grpc": node.grpc.port} | ({"kafka": node.kafka.port} if node.kafka else {})
     fields: dict[str, Any] = {"id": str(node.id), "host": endpoint.host, "ports": ports}
-    if node.grpc.host != endpoint.host:
-        fields["attributes"] = {GRPC_HOST: node.grpc.host}
+    fields["attributes"] = endpoint_attributes(endpoint.host, node.grpc.host, node.listeners)
     if node.rack:
         fields["rack"] = node.rack
     if node.directory_id is not None:
@@ -100,21 +112,24 @@ def encode_node(node: Node) -> bytes:
 def decode_node(value: bytes, epoch: int) -> Node:
     """A registration; its epoch is the create revision of its key.
 
-    The host is where Kafka clients connect; the attribute `grpc_host` says so when gRPC has another one.
+    The host is where brokers connect; the attribute `grpc_host` says so when gRPC has another one, and `listeners`
+    where clients connect, as `advertised.listeners` does.
     """
     try:
         fields = _loads(value)
         host, ports = fields["host"], fields["ports"]
         directory = fields.get("directory_id")
+        attributes = fields.get("attributes") or {}
         return Node(
             id=int(fields["id"]),
             epoch=epoch,
-            grpc=Endpoint((fields.get("attributes") or {}).get(GRPC_HOST, host), int(ports["grpc"])),
+            grpc=Endpoint(attributes.get(GRPC_HOST, host), int(ports["grpc"])),
             kafka=Endpoint(host, int(ports["kafka"])) if "kafka" in ports else None,
             rack=fields.get("rack") or "",
             directory_id=uuid.UUID(directory) if directory else None,
             incarnation_id=fields.get("incarnation_id") or "",
             lineage_id=fields.get("lineage_id") or "",
+            listeners=_listeners(attributes.get(LISTENERS, "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(value, error) from None

@@ -57,6 +57,12 @@ class Node:
     """New at every start of the process; empty where it is not known (it is not part of what clients are told)."""
     lineage_id: str = ""
     """New when records may have been lost between two starts (`storage.lineage`); empty where it is not known."""
+    listeners: tuple[tuple[str, Endpoint], ...] = ()
+    """Where clients reach it by each of its named listeners, by name; `kafka` is the one that brokers use."""
+
+    def kafka_by(self, listener: str) -> Endpoint | None:
+        """Where a client that came by a listener of this name reaches it; None when it has no such one."""
+        return dict(self.listeners).get(listener) if self.listeners else self.kafka
 
 
 @dataclass(frozen=True, slots=True)

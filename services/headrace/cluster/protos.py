@@ -44,6 +44,8 @@ def node_to_proto(node: Node) -> common_pb2.Node:
     )
     if node.kafka is not None:
         message.kafka.host, message.kafka.port = node.kafka.host, node.kafka.port
+    for name, endpoint in node.listeners:
+        message.listeners.add(name=name, endpoint=common_pb2.Endpoint(host=endpoint.host, port=endpoint.port))
     return message
 
 
@@ -55,6 +57,7 @@ def node_from_proto(message: common_pb2.Node) -> Node:
         kafka=Endpoint(message.kafka.host, message.kafka.port) if message.HasField("kafka") else None,
         rack=message.rack,
         directory_id=uuid.UUID(bytes=message.directory_id) if message.directory_id else None,
+        listeners=tuple((each.name, Endpoint(each.endpoint.host, each.endpoint.port)) for each in message.listeners),
     )
 
 

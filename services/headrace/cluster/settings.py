@@ -76,6 +76,15 @@ class Settings:
         node_id: int = self["node.id"] if self["node.id"] >= 0 else self["broker.id"]
         return node_id
 
+    def advertised(self, bound: Mapping[str, int]) -> tuple[Listener, ...]:
+        """Where each listener is told to be, the one that brokers use first; `bound` has the port where 0 was given."""
+        told = {listener.name: listener for listener in self.advertised_listeners}
+        told |= {listener.name: listener for listener in self.listeners if listener.name not in told}
+        return tuple(
+            Listener(each.name, Endpoint(each.endpoint.host or "127.0.0.1", each.endpoint.port or bound[each.name]))
+            for each in told.values()
+        )
+
     @property
     def log_dirs(self) -> tuple[str, ...]:
         return self["log.dirs"] or (self["log.dir"],)

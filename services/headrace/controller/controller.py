@@ -8,10 +8,12 @@ import logging
 from dataclasses import dataclass, field
 
 from headrace.cluster.configs import Settings
+from headrace.cluster.image import Image
 from headrace.controller import configs
 from headrace.controller.peers import Peers
 from headrace.controller.reign import Policy, Reign, ReignLimits
 from headrace.controller.senders import SenderLimits, Term
+from headrace.controller.stats import Stats
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
 from headrace.registry.api import LeaseLost, Registry, RegistryUnavailable, Session
@@ -51,11 +53,22 @@ class Controller:
         self._keys = Keys(settings["cluster.id"])
         self._ttl = settings["broker.session.timeout.ms"] / 1000
         self._reign: Reign | None = None
+        self.stats = Stats()
 
     @property
     def active(self) -> bool:
         """Whether it is the elected one and has taken over."""
         return self._reign is not None and self._reign.ready
+
+    def image(self) -> Image | None:
+        """The picture it decides from while it is the active one."""
+        reign = self._reign
+        return reign.image if reign is not None and reign.ready else None
+
+    def waiting(self) -> int:
+        """Changes that wait for their turn."""
+        reign = self._reign
+        return reign.waiting if reign is not None else 0
 
     async def reign(self) -> Reign:
         """The term of this controller; NOT_CONTROLLER on a standby, with the active one's address."""
@@ -112,7 +125,9 @@ class Controller:
             self._limits.reign,
             self._limits.sender,
             self._settings["cluster.id"],
+            self.stats,
         )
+        self.stats.terms.inc()
         try:
             await self._reign.run()
         finally:

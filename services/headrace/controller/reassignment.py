@@ -64,7 +64,10 @@ def start(view: View, state: Partition, target: Sequence[int], min_isr: int) -> 
 
 
 def cancel(view: View, state: Partition, min_isr: int) -> Partition:
-    """The state before the move: what was added goes, what was to go stays."""
+    """The state before the move: what was added goes, what was to go stays.
+
+    The order is that of the move's target, then what was to go: nobody remembers the one before, as in Kafka.
+    """
     if not state.adding and not state.removing:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "there is no move to cancel")
     replicas = tuple(r for r in state.replicas if r not in state.adding)

@@ -21,6 +21,7 @@ from headrace.controller.peers import Peers
 from headrace.controller.picture import Picture
 from headrace.controller.plan import PartitionId, Plan, ReplicaId, Touched, View, touched_by
 from headrace.controller.senders import SenderLimits, Senders, Term
+from headrace.controller.stats import Stats
 from headrace.controller.transactions import Steps, Transaction, orphan_writes, transactions, writes_of
 from headrace.controller.turns import Turns
 from headrace.errors import ErrorCode, KafkaError
@@ -79,8 +80,10 @@ class Reign:
         limits: ReignLimits,
         sender_limits: SenderLimits,
         cluster_id: str,
+        stats: Stats,
     ) -> None:
         self.term = term
+        self._stats = stats
         self._registry = registry
         self._keys = keys
         self._leadership = leadership
@@ -108,6 +111,11 @@ class Reign:
     @property
     def image(self) -> Image:
         return self._picture.image
+
+    @property
+    def waiting(self) -> int:
+        """Changes that wait for their turn."""
+        return self._turns.waiting
 
     @property
     def ready(self) -> bool:
@@ -222,15 +230,18 @@ class Reign:
         self.senders.note(together)
 
     async def _carry_out(self, decide: Decision[T]) -> tuple[T, set[int]]:
+        began = self._clock.monotonic()
         for attempt in range(self._limits.max_attempts):
             self.check_active()
-            before = self._picture.image
+            before, asked = self._picture.image, self._clock.monotonic()
             plan, answer = decide(self.view())
+            self._stats.plans.observe(self._clock.monotonic() - asked)
             if not plan:
                 return answer, set()
             touched = plan.touched(before)
             done = await self._write(writes_of(plan, before, self._keys))
             if not done:
+                self._stats.retries.inc()
                 await self._resync(attempt)
                 done = plan.carried_out(self.view())
             # Also after a failure: some of it may have happened, and saying too much does no harm.
@@ -238,6 +249,8 @@ class Reign:
             if plan.topic_configs or plan.broker_configs:
                 self._news.set()
             if done:
+                self._stats.carried_out(plan, before)
+                self._stats.changes.observe(self._clock.monotonic() - began)
                 return answer, set(touched)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the registry did not take the change: try again")
 

@@ -20,12 +20,14 @@ from headrace.controller.controller import Controller, Limits
 from headrace.controller.drain import drain
 from headrace.controller.peers import GrpcPeers, Peers
 from headrace.controller.plan import Plan, View
+from headrace.controller.stats import Collector
 from headrace.controller.topics import TopicRules
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random, SystemClock
 from headrace.registry.api import Registry
 from headrace.rpc.channels import Channels
 from headrace.rpc.errors import error_message, response_header
+from headrace.rpc.metrics import MetricsServer
 from headrace.rpc.server import RpcServer, Serve, serve
 from headrace.v1 import common_pb2 as pb
 from headrace.v1 import controller_pb2 as cpb
@@ -212,6 +214,12 @@ class ControllerService:
         self.controller = Controller(settings, registry, peers, clock or SystemClock(), limits)
         self._rpc: RpcServer | None = None
         self._task: asyncio.Task[None] | None = None
+        self._metrics: MetricsServer | None = None
+
+    @property
+    def metrics_port(self) -> int:
+        """Where Prometheus scrapes it; 0: nowhere."""
+        return self._metrics.port if self._metrics else 0
 
     @property
     def port(self) -> int:
@@ -231,8 +239,15 @@ class ControllerService:
             listen.port,
             [(SERVICE, lambda server: controller_pb2_grpc.add_ControllerServicer_to_server(servicer, server))],
         )
+        self._serve_metrics()
         address = f"{advertised.host}:{advertised.port or self._rpc.port}"
         self._task = asyncio.create_task(self.controller.run(address), name=f"controller {self.controller.id}")
+
+    def _serve_metrics(self) -> None:
+        if port := self._settings["metrics.port"]:
+            registry = self.controller.stats.registry
+            registry.register(Collector(self.controller.image, self.controller.waiting))
+            self._metrics = MetricsServer(self._settings.grpc.host, port, registry)
 
     async def stop(self) -> None:
         """Resigns, so that a standby takes over at once, and closes the port."""
@@ -242,3 +257,5 @@ class ControllerService:
         if self._rpc is not None:
             await self._rpc.stop()
         await self._channels.close()
+        if self._metrics is not None:
+            self._metrics.close()

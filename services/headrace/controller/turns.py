@@ -27,6 +27,11 @@ class Turns:
         """Whether somebody has the turn."""
         return self._taken
 
+    @property
+    def waiting(self) -> int:
+        """How many stand in line."""
+        return len(self._line) + len(self._urgent)
+
     @asynccontextmanager
     async def turn(self, *, urgent: bool = False) -> AsyncIterator[None]:
         """Waits for its turn; THROTTLING_QUOTA_EXCEEDED when too many wait already."""

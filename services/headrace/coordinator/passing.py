@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from headrace.cluster.image import Image, Node
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock, Random
+from headrace.wire import messages, picture
 from headrace.wire.api import Api, Context, Handler
 from headrace.wire.client import Client
 from headrace.wire.errors import ConnectionClosed
@@ -40,6 +42,8 @@ _OF_ONE_BROKER = frozenset(
         ApiKey.DESCRIBE_PRODUCERS,
     }
 )
+_NAME_NODES: dict[int, str] = {ApiKey.METADATA: "node_id", ApiKey.DESCRIBE_CLUSTER: "broker_id"}
+"""Answers with addresses, and what a node's id is called in them."""
 _KNOWN = frozenset(int(key) for key in ApiKey)
 
 
@@ -59,7 +63,7 @@ async def connect_client(host: str, port: int, client_id: str) -> Client:
 
 
 class Passing:
-    """A connection to some broker, and a handler for everything that goes there."""
+    """A connection to some broker, by its `listener`, and a handler for everything that goes there."""
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Passing:
         clock: Clock,
         random: Random,
         client_id: str,
+        listener: str = "",
         connect: Connect = connect_client,
     ) -> None:
         self._api = api
@@ -76,6 +81,7 @@ class Passing:
         self._clock = clock
         self._random = random
         self._client_id = client_id
+        self._listener = listener
         self._open = connect
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
@@ -131,7 +137,24 @@ class Passing:
     async def _pass_on(self, api_key: int, context: Context, body: memoryview) -> bytes:
         client = await self._connected()
         try:
-            return bytes(await client.send(api_key, context.version, [body]))
+            answer = bytes(await client.send(api_key, context.version, [body]))
         except ConnectionClosed:
             # A request that never went out, or a broker that went down: the client knows how to ask again.
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the broker it was passed on to has gone") from None
+        listener = context.connection.listener_name
+        if listener == self._listener or api_key not in _NAME_NODES:
+            return answer
+        return readdressed(api_key, context.version, answer, self._image(), listener)
+
+
+def readdressed(api_key: int, version: int, answer: bytes, image: Image, listener: str) -> bytes:
+    """A broker's answer for a client that came by another listener than this process comes to the broker."""
+    told = messages.decode(api_key, version, answer, "response")
+    places = {node["node_id"]: node for node in picture.nodes(image, listener)}
+    named = ((getattr(each, _NAME_NODES[api_key]), each) for each in told.brokers)
+    brokers = tuple(
+        replace(each, host=places[node_id]["host"], port=places[node_id]["port"])
+        for node_id, each in named
+        if node_id in places
+    )
+    return messages.encode(api_key, version, replace(told, brokers=brokers))

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
+from headrace.cluster.codec import endpoint_attributes
 from headrace.cluster.configs import Settings
 from headrace.cluster.image import Image
 from headrace.cluster.topics import OFFSETS_TOPIC
@@ -41,6 +40,7 @@ from headrace.registry.registration import Registered, Registration, keep_regist
 from headrace.rpc import Channels, RpcServer, Serve, request_header, serve
 from headrace.rpc.controller_client import ControllerClient
 from headrace.rpc.image_follower import ImageFollower
+from headrace.rpc.metrics import MetricsServer
 from headrace.timing.driver import TimerDriver
 from headrace.v1 import controller_pb2, coordinator_pb2_grpc
 from headrace.wire.api import Api
@@ -86,16 +86,17 @@ class CoordinatorService:
         self.clock = clock or SystemClock()
         self.random = random or Random()
         self.wire = WireMetrics()
-        self.kafka: tuple[str, int] = ("", 0)
+        self._bound: dict[str, int] = {}
+        """The port of each Kafka listener."""
         self.metrics_port = 0
         self._keys = Keys(settings["cluster.id"])
         self._channels = outside.channels
         self._timer = TimerDriver()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rpc: RpcServer | None = None
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
         self._passing: Passing | None = None
-        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
+        self._metrics: MetricsServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._claims: Claims | None = None
         self._registered: Registered | None = None
@@ -147,21 +148,24 @@ class CoordinatorService:
             [("headrace.v1.Coordinator", lambda s: coordinator_pb2_grpc.add_CoordinatorServicer_to_server(groups, s))],
             serving=False,
         )
-        address = self.settings.listeners[0]
         api = Api.of(self.coordinator, "headrace.coordinator.handlers")
-        self._listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
-        self.kafka = await self._listener.bind(address.endpoint.host, address.endpoint.port)
+        for address in self.settings.listeners:
+            listener = self._outside.listener(api, ListenerConfig.of(self.settings), self.wire, address.name)
+            _, self._bound[address.name] = await listener.bind(address.endpoint.host, address.endpoint.port)
+            self._listeners.append(listener)
         self._passing = Passing(
             api,
             lambda: self.follower.image,
             self.clock,
             self.random,
             CLIENT_ID.format(self.id),
+            self.settings.advertised_listeners[0].name,
             self._outside.connect,
         )
         await self._passing.learn()
         self._tasks.append(asyncio.create_task(self._keep_registered(), name="registration"))
-        self._listener.listen()
+        for listener in self._listeners:
+            listener.listen()
         await self._first_share()
         self._tasks.append(asyncio.create_task(self._expire_offsets(), name="offsets retention"))
         self._serve_metrics()
@@ -230,19 +234,18 @@ class CoordinatorService:
 
     def _about_itself(self) -> Registration:
         assert self._rpc is not None
-        wanted = self.settings.advertised_listeners[0].endpoint
-        host = wanted.host or "127.0.0.1"
-        grpc = self.settings.advertised_grpc
+        listeners, grpc = self.settings.advertised(self._bound), self.settings.advertised_grpc
+        kafka = listeners[0].endpoint
         # A coordinator has no disk: its id alone says who it is, and a new process takes its predecessor's place.
         directory = uuid.uuid5(uuid.NAMESPACE_OID, self._keys.coordinator(self.id))
         return Registration(
             id=str(self.id),
-            host=host,
-            ports={"kafka": wanted.port or self.kafka[1], "grpc": grpc.port or self._rpc.port},
+            host=kafka.host,
+            ports={"kafka": kafka.port, "grpc": grpc.port or self._rpc.port},
             directory_id=str(directory),
             incarnation_id=uuid.UUID(int=self.random.getrandbits(128)).hex,
             rack=self.settings["broker.rack"],
-            attributes={"grpc_host": grpc.host} if grpc.host != host else {},
+            attributes=endpoint_attributes(kafka.host, grpc.host, ((each.name, each.endpoint) for each in listeners)),
         )
 
     async def _offsets_topic(self) -> None:
@@ -286,8 +289,7 @@ class CoordinatorService:
     @property
     def kafka_address(self) -> str:
         """Where clients are told to connect."""
-        wanted = self.settings.advertised_listeners[0].endpoint
-        return f"{wanted.host or '127.0.0.1'}:{wanted.port or self.kafka[1]}"
+        return str(self.settings.advertised(self._bound)[0].endpoint)
 
     @property
     def grpc_port(self) -> int:
@@ -326,8 +328,8 @@ class CoordinatorService:
             return
         registry = CollectorRegistry()
         registry.register(Collector(self.coordinator, self.wire, self.lag, self.sender))
-        self._metrics = start_http_server(port, self.settings.grpc.host or "127.0.0.1", registry)
-        self.metrics_port = self._metrics[0].server_port
+        self._metrics = MetricsServer(self.settings.grpc.host, port, registry)
+        self.metrics_port = self._metrics.port
 
     # --- stop
 
@@ -337,16 +339,14 @@ class CoordinatorService:
 
     async def _abandon(self) -> None:
         if self._metrics is not None:
-            self._metrics[0].shutdown()
-            self._metrics[0].server_close()
+            self._metrics.close()
         for task in reversed(self._tasks):
             await _ended(task)
         self.coordinator.drop_all()
         await self.sender.close()
         if self._passing is not None:
             self._passing.close()
-        if self._listener is not None:
-            await self._listener.stop(1.0)
+        await asyncio.gather(*(listener.stop(1.0) for listener in self._listeners))
         await self.follower.stop()
         if self._rpc is not None:
             await self._rpc.stop(0.5)

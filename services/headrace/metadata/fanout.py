@@ -132,6 +132,10 @@ class Fanout(Generic[T]):
     def readers(self) -> int:
         return len(self._readers)
 
+    def pending(self) -> list[int]:
+        """What waits for each reader."""
+        return [reader.pending for reader in list(self._readers)]
+
     @property
     def history_weight(self) -> int:
         return self._history_weight

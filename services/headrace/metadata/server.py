@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from prometheus_client import CollectorRegistry
 
 from headrace.cluster.coordination import coordinator_of
 from headrace.cluster.image import Change, Delta, Endpoint, Image, PartitionsChanged, TopicChanged
@@ -22,12 +23,14 @@ from headrace.cluster.settings import Settings
 from headrace.cluster.view import RegistryView
 from headrace.errors import ErrorCode, KafkaError
 from headrace.metadata.fanout import SNAPSHOT, WAIT, Fanout, Step
+from headrace.metadata.stats import Collector, Stats
 from headrace.ports import Clock, SystemClock
 from headrace.registry.api import Registry, RegistryUnavailable, Snapshot
 from headrace.registry.keys import Keys
 from headrace.registry.registration import Registration, keep_registered
 from headrace.rpc import RpcServer, Serve, response_header, serve
 from headrace.rpc.errors import error_message
+from headrace.rpc.metrics import MetricsServer
 from headrace.v1 import metadata_pb2, metadata_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class MetadataCache:
     def __init__(self, view: RegistryView, fanout: Fanout[metadata_pb2.Delta]) -> None:
         self._view = view
         self.fanout = fanout
+        self.stats = Stats()
         self.loaded = asyncio.Event()
         """Set once there is a picture."""
         self._snapshot: metadata_pb2.Snapshot | None = None
@@ -67,6 +71,7 @@ class MetadataCache:
                         self._take(item)
                         backoff = _FIRST_BACKOFF
             except RegistryUnavailable as error:
+                self.stats.registry_failures += 1
                 logger.warning("the registry does not answer: %s", error)
             await clock.sleep(backoff)
             backoff = min(2 * backoff, _MAX_BACKOFF)
@@ -139,8 +144,10 @@ class MetadataServicer(metadata_pb2_grpc.MetadataServicer):
                 if step is WAIT:
                     await woken.wait()
                 elif step is SNAPSHOT:
+                    self._cache.stats.snapshots += 1
                     yield metadata_pb2.WatchResponse(header=header, snapshot=self._cache.snapshot())
                 elif isinstance(step, Step):
+                    self._cache.stats.deltas += 1
                     yield metadata_pb2.WatchResponse(header=header, delta=step.message)
         finally:
             subscription.close()
@@ -172,6 +179,8 @@ class MetadataConfig:
     session_ttl: float = 9.0
     history_limit: int = 100_000
     pending_limit: int = 10_000
+    metrics_port: int = 0
+    """Where Prometheus scrapes it; 0: nowhere."""
 
     @classmethod
     def of(cls, settings: Settings, replica_id: str) -> MetadataConfig:
@@ -184,6 +193,7 @@ class MetadataConfig:
             session_ttl=settings["broker.session.timeout.ms"] / 1000,
             history_limit=settings["metadata.history.max.changes"],
             pending_limit=settings["metadata.watch.max.pending.changes"],
+            metrics_port=settings["metrics.port"],
         )
 
 
@@ -194,10 +204,15 @@ class MetadataServer:
     cache: MetadataCache
     rpc: RpcServer
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    metrics: MetricsServer | None = None
 
     @property
     def port(self) -> int:
         return self.rpc.port
+
+    @property
+    def metrics_port(self) -> int:
+        return self.metrics.port if self.metrics else 0
 
     async def stop(self, grace: float = 2.0) -> None:
         """Ends the streams, so that readers go to another replica at once, and gives the registration up."""
@@ -207,6 +222,8 @@ class MetadataServer:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.metrics is not None:
+            self.metrics.close()
 
     async def failed(self) -> None:
         """Returns (or raises) only when the replica cannot go on, for example because another has its id."""
@@ -230,6 +247,10 @@ async def start(
         serving=False,
     )
     server = MetadataServer(cache, rpc)
+    if config.metrics_port:
+        collectors = CollectorRegistry()
+        collectors.register(Collector(cache.stats, cache.fanout))
+        server.metrics = MetricsServer(config.listen.host, config.metrics_port, collectors)
     server.tasks = [
         asyncio.create_task(cache.follow(registry, clock), name="metadata: follow the registry"),
         asyncio.create_task(_announce(server, registry, keys, config, clock), name="metadata: registration"),

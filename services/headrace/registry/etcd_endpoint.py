@@ -19,6 +19,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A member that restarts as a pod has another address; by default its name is looked up every half minute at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     # etcd closes connections that are pinged more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),

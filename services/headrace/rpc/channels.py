@@ -25,8 +25,11 @@ def open_channel(address: str) -> grpc.aio.Channel:
         options=[
             *OPTIONS,
             ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50),
+            # That is how long connecting may take at least: a busy process answers late.
+            ("grpc.min_reconnect_backoff_ms", 1_000),
             ("grpc.max_reconnect_backoff_ms", 1_000),
+            # A pod that restarts has another address. gRPC would look its name up again after half a minute.
+            ("grpc.dns_min_time_between_resolutions_ms", 500),
         ],
     )
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.spark.offsets import StreamOffset
 from headrace.spark.source import HeadraceDataSource
+
+_LOOK_SECONDS = 1.0
 
 
 def parser(name: str, does: str, examples: str) -> argparse.ArgumentParser:
@@ -60,15 +65,54 @@ def batch(spark: SparkSession, servers: str, topic: str, options: Mapping[str, A
 
 
 def run(writer: Any, given: argparse.Namespace) -> None:
-    """Runs a stream to its end, or until it is stopped."""
+    """Runs a stream to its end, or until it is stopped, and says after each micro-batch how far it has come."""
     writer = writer.option("checkpointLocation", given.checkpoint)
     if given.continuous:
         query = writer.trigger(processingTime=given.trigger).start()
     else:
         query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
-    sys.stderr.write(f"{query.name or query.id}: {rows} rows in the last {len(query.recentProgress)} micro-batches\n")
+    told, ended = Progress(query.name or str(query.id)), False
+    while not ended:
+        ended = query.awaitTermination(_LOOK_SECONDS)
+        for line in told.news(query.recentProgress):
+            sys.stderr.write(line + "\n")
+    sys.stderr.write(f"{told.name}: {told.rows} rows in {told.batches} micro-batches\n")
+
+
+@dataclass
+class Progress:
+    """What a query has done, told micro-batch by micro-batch."""
+
+    name: str
+    rows: int = 0
+    batches: int = 0
+    last: int = -1
+
+    def news(self, recent: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """A line for each micro-batch with rows that was not told yet; Spark keeps the last hundred."""
+        for each in recent:
+            if each["batchId"] <= self.last or not each["numInputRows"]:
+                continue
+            self.last = each["batchId"]
+            self.rows += each["numInputRows"]
+            self.batches += 1
+            seconds = each["batchDuration"] / 1000
+            yield (
+                f"{self.name}: micro-batch {self.last}: {each['numInputRows']} rows in {seconds:.1f} s, "
+                f"{_behind(each['sources'])} behind"
+            )
+
+
+def _behind(sources: Iterable[Mapping[str, Any]]) -> int:
+    """Records that are there and not read yet, as far as the sources know."""
+    behind = 0
+    for source in sources:
+        # A micro-batch that is repeated after a restart comes with the text "null" for what is there.
+        read, there = (json.loads(source[name] or "null") for name in ("endOffset", "latestOffset"))
+        if read and there:
+            at = StreamOffset.decode(read)
+            behind += sum(max(0, end - at.get(partition, 0)) for partition, end in StreamOffset.decode(there).items())
+    return behind
 
 
 def milliseconds(text: str) -> int:

@@ -69,6 +69,12 @@ WRITE_KEYS = Keys(
         Key("topic", Kind.STRING, "", "Where to, for rows without a column topic."),
         Key("includeHeaders", Kind.BOOLEAN, False, "Write the column headers."),
         Key("compression", Kind.STRING, "none", "Codec of batches.", choices=CODECS),
+        Key(
+            "failOnChangedRows",
+            Kind.BOOLEAN,
+            True,
+            "Fail when an earlier attempt of a micro-batch wrote rows that this one does not have.",
+        ),
     )
 )
 
@@ -118,6 +124,7 @@ class WriteOptions:
     topic: str
     include_headers: bool
     codec: int
+    fail_on_changed_rows: bool = True
 
 
 def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
@@ -164,7 +171,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of a write; `InvalidOption` for the first that is wrong."""
     values, servers, client = _typed(given, WRITE_KEYS, PRODUCER_KEYS)
     codec = CODECS.index(values["compression"])
-    return WriteOptions(servers, client, values["topic"], values["includeHeaders"], codec)
+    return WriteOptions(servers, client, values["topic"], values["includeHeaders"], codec, values["failOnChangedRows"])
 
 
 def _typed(given: Mapping[str, str], keys: Keys, client_keys: Keys) -> tuple[dict[str, Any], str, dict[str, str]]:

@@ -146,24 +146,23 @@ def batch_ranges(
 def stream_ranges(
     start: StreamOffset, end: StreamOffset, first: Mapping[TopicPartition, int], losses: Losses
 ) -> list[OffsetRange]:
-    """What a micro-batch reads. Partitions that are new in `end` are read from where they begin (`first`).
+    """What a micro-batch reads. Partitions that are new in `end` are read from offset 0.
 
-    What `start` expects and the log no longer has is a loss: offsets below `first`, partitions that are gone, and
-    topics that are there under their name but with another id.
+    What the log no longer has is a loss: offsets below `first`, partitions that are gone, and topics that are there
+    under their name but with another id. Lost offsets are planned all the same, and read as nothing: a micro-batch that
+    is repeated must have the tasks that it had, because the sink knows its rows by the number of their task.
     """
     check_topics(start, {name: topic.id for name, topic in end.topics.items()}, losses)
     ranges = []
     for partition in sorted(end):
         topic = end.topics[partition.topic]
         known = start.topics.get(partition.topic)
-        begin = first.get(partition, 0)
-        if known is not None and known.id == topic.id and partition.partition in known.offsets:
-            expected = known.offsets[partition.partition]
-            if expected < begin <= end[partition]:
-                losses.add(f"{partition} begins at offset {begin} now, the query had come to {expected}")
-            begin = max(begin, expected)
-        if begin < end[partition]:
-            ranges.append(OffsetRange(partition.topic, topic.id, partition.partition, begin, end[partition]))
+        begin = known.offsets.get(partition.partition, 0) if known is not None and known.id == topic.id else 0
+        if begin >= end[partition]:
+            continue
+        if begin < first.get(partition, 0):
+            losses.add(f"{partition} begins at offset {first[partition]} now, the query had come to {begin}")
+        ranges.append(OffsetRange(partition.topic, topic.id, partition.partition, begin, end[partition]))
     return ranges
 
 

@@ -31,6 +31,7 @@ AHEAD = 2
 """Answers that wait for Spark; with the one being decoded and the one on its way this bounds a task's memory."""
 FETCH_BYTES = 4 << 20
 """Bytes of one answer unless `headrace.max.partition.fetch.bytes` says otherwise: large ones cost least a row."""
+_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,9 @@ class RangeFetcher:
                 self._failures += 1
                 pause = self._cluster.backoff.pause(self._failures)
                 if not error.code.retriable or self._cluster.clock.monotonic() + pause - self._since > self._timeout:
+                    if error.code in _GONE and not self._fail_on_data_loss:
+                        log.warning("%s: going on, because failOnDataLoss is false", error)
+                        return
                     raise
                 log.info("reading %s: %s", self._range.topic_partition, error)
                 await self._cluster.clock.sleep(pause)
@@ -121,7 +125,11 @@ class RangeFetcher:
     def _check_topic(self) -> None:
         topic = self._cluster.image.topics.get(self._range.topic)
         if topic is not None and topic.id != self._range.topic_id:
-            raise DataLost(f"topic {self._range.topic} was deleted and created again while it was read")
+            said = f"topic {self._range.topic} was deleted and created again while it was read"
+            if self._fail_on_data_loss:
+                raise DataLost(said)
+            # A metadata server that lags behind may know the older topic still: only time tells.
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, said)
 
     async def _stream(self) -> AsyncIterator[Fetched]:
         """Answers of one FetchStream, up to the end of the range."""

@@ -149,7 +149,8 @@ class TaskWriter:
                 count += 1
         for there in self._places.values():
             self._send(there.seal())
-            there.finish()
+            if self._options.fail_on_changed_rows:
+                there.finish()
         for future in self._sending.values():
             future.result()
         return TaskDone(count, sum(there.skipped for there in self._places.values()))

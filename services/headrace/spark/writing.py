@@ -177,7 +177,9 @@ class PartitionBatches:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD,
                 f"{strange} records of {self.partition} were written by an earlier attempt of this task, which had "
-                "other rows: make the query deterministic (no rand, uuid or current_timestamp in what is written)",
+                "other rows: make the query deterministic (no rand, uuid or current_timestamp in what is written). If "
+                "its source has lost records since (failOnDataLoss false), set failOnChangedRows to false until this "
+                "micro-batch is done: what is written stays, and what is new is added",
             )
 
 

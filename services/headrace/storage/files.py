@@ -183,7 +183,12 @@ class OsFile:
         self.map_used = False
 
     def append(self, data: Data) -> None:
-        handle = self._used_handle(os.O_CREAT)
+        # As _used_handle, without the call: this is the hot path.
+        handle = self._handle
+        if handle is None:
+            handle = self._open(os.O_CREAT)
+        else:
+            self.used = True
         written = os.write(handle.fd, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were written", self.path)

@@ -27,7 +27,7 @@ from headrace.storage.failure import Fallible, Guard
 from headrace.storage.files import File, Files
 from headrace.storage.flush import Flush
 from headrace.storage.leader_epoch import LeaderEpochs
-from headrace.storage.positions import Positions
+from headrace.storage.positions import MOST_RECENT, Positions
 from headrace.storage.producer_state import ProducerState
 from headrace.storage.results import NO_TIME, NOTHING, AppendInfo, ReadInfo
 from headrace.storage.retention import SegmentView, deletable
@@ -238,7 +238,8 @@ class Log(Fallible):
                 recent[offset] = (segment, position)
                 if batch.producer_id >= 0:
                     self.producers.update(batch, offset)
-            self._positions.trim()
+            if len(recent) > MOST_RECENT:
+                self._positions.trim()
             self.log_end_offset = end_offset
             self._unmarked += len(found)
             if self._unmarked >= MARK_BATCHES and self.snapshots.mark(self.producers, end_offset, self._unmarked):
@@ -324,7 +325,7 @@ class Log(Fallible):
         if offset >= upto:
             return NOTHING
         try:
-            return self._read(offset, max_bytes, upto, min_one_batch)
+            return self._positions.read(offset, max_bytes, upto, end_offset, at_least_one=min_one_batch)
         except CorruptMessage as error:
             return self._read_mended(offset, max_bytes, upto, min_one_batch, error)
         except OSError as error:
@@ -337,15 +338,12 @@ class Log(Fallible):
         it: that is its failure like any other, and whoever holds another replica serves on."""
         try:
             if self._mend(offset, error):
-                return self._read(offset, max_bytes, upto, at_least_one)
+                return self._positions.read(offset, max_bytes, upto, self.log_end_offset, at_least_one=at_least_one)
         except CorruptMessage as again:
             error = again
         except OSError as failed:
             raise self.failed(failed) from failed
         raise self.failed(OSError(errno.EIO, str(error))) from error
-
-    def _read(self, offset: int, max_bytes: int, upto: int, at_least_one: bool) -> ReadInfo:
-        return self._positions.read(offset, max_bytes, upto, self.log_end_offset, at_least_one=at_least_one)
 
     def _mend(self, offset: int, error: CorruptMessage) -> bool:
         """Make the indexes of the segment that holds `offset` anew, unless that was done before."""

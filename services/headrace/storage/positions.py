@@ -8,6 +8,8 @@ from headrace.storage.segment import Segment
 from headrace.storage.segments import Segments
 
 _REMEMBERED = 64
+MOST_RECENT = 2 * _REMEMBERED
+"""From so many on, an append trims what is remembered."""
 
 
 class Positions:
@@ -21,10 +23,9 @@ class Positions:
         """Where batches that were appended lately begin: consumers and followers at the end ask for just these."""
 
     def trim(self) -> None:
-        """Keep the newest; called after each append, it does something after many."""
-        if len(self.recent) > 2 * _REMEMBERED:
-            for old in list(self.recent)[:-_REMEMBERED]:
-                del self.recent[old]
+        """Keep the newest."""
+        for old in list(self.recent)[:-_REMEMBERED]:
+            del self.recent[old]
 
     def forget(self) -> None:
         """Segments were cut, replaced or removed."""

@@ -107,6 +107,7 @@ class Segment:
             since = 0
         elif since < 0:
             since = position - self.offsets.last()[1]
+            self._unseal_times()
         if since + size > self.interval and position:
             full = self.offsets.append(last_offset, position)
             if self.times.maybe_append(self._max_timestamp or 0, self._max_timestamp_offset) or full:
@@ -127,6 +128,17 @@ class Segment:
         self.offsets.seal()
         self.times.seal()
 
+    def _unseal_times(self) -> None:
+        """Forget the entries of the time index that have none of the offset index beside or after them.
+
+        A stop or a cut left them. With them the time index would grow with every restart, and recovery takes indexes of
+        such lengths for damaged.
+        """
+        if len(self.offsets):
+            self.times.truncate_to(self.offsets.last()[0] + 1)
+        else:
+            self.times.cut(0)
+
     def sync(self) -> None:
         """Make a sealed segment durable, indexes and all. Safe from a worker thread."""
         for part in self.parts():
@@ -138,6 +150,7 @@ class Segment:
         largest = self.largest()
         self.offsets.truncate_to(offset)
         self.times.truncate_to(offset)
+        self._unseal_times()
         if position < self.size:
             self.log.truncate(position)
             self.size = position

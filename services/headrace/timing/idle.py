@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import selectors
+import threading
 import time
+from collections.abc import Callable
 
 
-class IdleSelector(selectors.DefaultSelector):
-    """The loop's selector, which also says how long it waited: the request handler's idle time.
+class LoopIdle:
+    """Made in a loop's thread, it says how idle that thread was; asked from any thread.
 
-    The loop is this process's only request handler, so its idle share is Kafka's RequestHandlerAvgIdlePercent.
+    The loop is this process's only request handler, so this is Kafka's RequestHandlerAvgIdlePercent. A thread's time on
+    the processor can be had of any loop and costs nothing while nobody asks. What it misses is the time in which
+    requests waited inside their handlers, for a slow disk or a throttled container: `busy_seconds` counts that.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.idle_seconds = 0.0
-        self._taken = (time.perf_counter(), 0.0)
+    def __init__(self, busy_seconds: Callable[[], float]) -> None:
+        self._busy_seconds = busy_seconds
+        clock_of = getattr(time, "pthread_getcpuclockid", None)  # macOS has none
+        self._clock: int | None = clock_of(threading.get_ident()) if clock_of else None
+        self._taken = self._now()
 
     def take_share(self) -> float:
         """The idle share since this was asked last."""
-        now, idle = time.perf_counter(), self.idle_seconds
-        since, before = self._taken
-        self._taken = (now, idle)
-        return min(1.0, (idle - before) / (now - since)) if now > since else 1.0
+        before, self._taken = self._taken, self._now()
+        passed, *used = (now - then for now, then in zip(self._taken, before, strict=True))
+        return min(1.0, max(0.0, 1.0 - max(used) / passed)) if passed > 0 else 1.0
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is not None and timeout <= 0:
-            return super().select(timeout)
-        since = time.perf_counter()
-        ready = super().select(timeout)
-        self.idle_seconds += time.perf_counter() - since
-        return ready
+    def _now(self) -> tuple[float, float, float]:
+        processor = time.clock_gettime(self._clock) if self._clock is not None else 0.0
+        return time.perf_counter(), processor, self._busy_seconds()

@@ -137,6 +137,10 @@ class Purgatory:
         self._size += 1
         return False
 
+    def watches(self, key: Hashable) -> bool:
+        """Whether `check` has anything to look at."""
+        return key in self._watchers
+
     def check(self, key: Hashable) -> int:
         """Completes what waits under `key` and can be completed; returns how many."""
         waiting = self._watchers.get(key)

@@ -8,8 +8,9 @@ service it belongs to, then comes the `Context` of the request, then the request
 
 It gets kio's dataclass of the version that was sent and answers with one mapping for all versions (see `messages`).
 With `raw=True` it gets the body as a memoryview it may keep and write to, and answers with bytes or a list of parts,
-which may be ranges of files. It answers now (returns it; None sends nothing), or later: it returns `LATER` and calls
-`context.complete(...)` once, or is a coroutine function. A `KafkaError` becomes the API's error response.
+which may be ranges of files. With `borrows=True` it may write to the body but not keep it, so that none is copied. It
+answers now (returns it; None sends nothing), or later: it returns `LATER` and calls `context.complete(...)` once, or is
+a coroutine function. A `KafkaError` becomes the API's error response.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -71,6 +72,7 @@ class Handler:
     parks: bool
     on_error: OnError | None
     doc: str
+    borrows: bool = False
 
 
 class Context:
@@ -162,6 +164,7 @@ def handles(
     *,
     advertise_from: int | None = None,
     raw: bool = False,
+    borrows: bool = False,
     parks: bool = False,
     on_error: OnError | None = None,
 ) -> Callable[[F], F]:
@@ -177,7 +180,7 @@ def handles(
         lowest = low if advertise_from is None else advertise_from
         doc = sys.modules[function.__module__].__doc__ or function.__doc__ or ""
         function.__handles__ = Handler(  # type: ignore[attr-defined]
-            api_key, low, high, lowest, function, raw, parks, on_error, doc
+            api_key, low, high, lowest, function, raw, parks, on_error, doc, borrows
         )
         return function
 
@@ -226,17 +229,7 @@ class Api:
             if handler.api_key in self.table:
                 raise ValueError(f"{handler.api_key.name} has two handlers")
             bound = partial(handler.call, service)
-            self.table[int(handler.api_key)] = Handler(
-                handler.api_key,
-                handler.low,
-                handler.high,
-                handler.advertised_low,
-                bound,
-                handler.raw,
-                handler.parks,
-                handler.on_error,
-                handler.doc,
-            )
+            self.table[int(handler.api_key)] = replace(handler, call=bound)
 
     def advertised(self) -> list[dict[str, int]]:
         """The key list of ApiVersions."""
@@ -245,8 +238,13 @@ class Api:
             for key, handler in sorted(self.table.items())
         ]
 
-    def dispatch(self, context: Context, body: memoryview) -> Response | _Later | Awaitable[Response]:
-        """Start a request. Raises `CloseConnection` when it cannot be answered."""
+    def dispatch(
+        self, context: Context, body: memoryview, *, borrowed: bool = False
+    ) -> Response | _Later | Awaitable[Response]:
+        """Start a request. Raises `CloseConnection` when it cannot be answered.
+
+        A `borrowed` body is good for the time of this call; a handler that may keep it gets a copy.
+        """
         handler = self.table.get(context.api_key)
         if handler is None:
             raise CloseConnection(f"unknown API key {context.api_key} (version {context.version})")
@@ -255,6 +253,8 @@ class Api:
         try:
             if not handler.low <= context.version <= handler.high:
                 return self._other_version(context, handler)
+            if borrowed and not handler.borrows:
+                body = memoryview(bytearray(body))
             request = body if handler.raw else messages.decode(context.api_key, context.version, body)
             answer: Response | _Later | Awaitable[Response] = handler.call(context, request)
             return answer
@@ -265,7 +265,8 @@ class Api:
 
     def finish(self, context: Context, response: Response) -> Body:
         """The bytes of an answer: a mapping is encoded in the request's version."""
-        if not isinstance(response, Mapping):
+        # Asked in this order because the hot path answers with bytes, and asking for a Mapping is slow.
+        if response is None or isinstance(response, bytearray | bytes | list):
             return response
         try:
             return messages.encode(context.api_key, context.version, response)

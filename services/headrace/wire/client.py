@@ -155,8 +155,10 @@ class Client:
                 self._end(ConnectionClosed("closed by the server"))
                 return
             while (framed := self._reader.next()) is not None:
-                self._memory.give_back(framed[1])
-                self._received(framed[0])
+                frame, taken = framed
+                self._memory.give_back(taken)
+                # What lies in the scratch buffer is copied: whoever asked may keep its answer.
+                self._received(frame if taken else memoryview(bytearray(frame)))
             self._reader.park()
         except (OSError, MalformedRequest) as error:
             self._lost(error)

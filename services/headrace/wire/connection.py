@@ -114,8 +114,10 @@ class Connection:
                     return
                 if not self._advance(received) or not reader.more:
                     break
-            reader.park()
-            self._flush()
+            if not reader.drained:
+                reader.park()
+            if self._output.pending or self._blocked:
+                self._flush()
         except Exception as error:
             self._lost(error)
         finally:
@@ -135,6 +137,8 @@ class Connection:
             self._start(framed[0], framed[1], received)
             if self.closed:
                 return False
+            if reader.drained:
+                return True
         self._blocked = True
         self._stop_reading()
         return False
@@ -162,7 +166,7 @@ class Connection:
         )
         context.started = time.monotonic()
         try:
-            answer = self.api.dispatch(context, frame[header.body :])
+            answer = self.api.dispatch(context, frame[header.body :], borrowed=not taken)
         except CloseConnection:
             self._listener.memory.give_back(taken)
             raise
@@ -218,12 +222,13 @@ class Connection:
             context.done = True
             release_all(response if isinstance(response, list) else None)
             return
-        try:
-            body = self.api.finish(context, response)
-        except CloseConnection as error:
-            self._lost(error)
-            return
-        self._settle(context, body)
+        if not isinstance(response, bytearray):
+            try:
+                response = self.api.finish(context, response)
+            except CloseConnection as error:
+                self._lost(error)
+                return
+        self._settle(context, response)
 
     def fail(self, context: Context, error: BaseException) -> None:
         """See `Context.fail`."""

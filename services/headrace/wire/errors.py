@@ -31,3 +31,7 @@ class RequestTimedOut(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
+
+
+class FileEndedEarly(OSError):
+    """A file is shorter than the range of it that was promised: the response cannot be completed."""

@@ -1,10 +1,11 @@
 """Frames from a socket: an int32 size, then that many bytes.
 
-Small frames come many at a time through one scratch buffer that all connections of a loop share, and are copied out of
-it. A frame that does not fit gets a bytearray of its own, which the rest is received into directly: the handler gets
-that memory, may stamp it and write it to disk. The buffer grows with the bytes that arrive, never with the size that
-was announced, and all such buffers together are bounded by a `FrameMemory`. A few large ones are kept and used again
-once no handler refers to them: touching fresh memory costs several times what receiving into it does.
+Small frames come many at a time through one scratch buffer that all connections of a loop share, and are handed out as
+they lie in it: whoever keeps one copies it. A frame that does not fit, or has not come whole, gets a bytearray of its
+own, which the rest is received into directly. A handler may stamp the memory it gets and write it to disk. The buffer
+grows with the bytes that arrive, never with the size that was announced, and all such buffers together are bounded by a
+`FrameMemory`. A few large ones are kept and used again once no handler refers to them: touching fresh memory costs
+several times what receiving into it does.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Protocol
 
 from headrace.wire.errors import MalformedRequest
 
-SCRATCH_BYTES = 65536
+SCRATCH_BYTES = 262144
 FIRST_READ = 4096
 """How much is asked for at first where large frames are the rule: little enough that its copy costs nothing."""
 
-LARGE_FRAME = 32768
+LARGE_FRAME = 65536
 FIRST_ALLOCATION = 262144
 HEADROOM = 64
 """How many times the bytes that have come a frame's buffer may be, at first."""
@@ -138,6 +139,7 @@ class FrameReader:
         "_taken",
         "_view",
         "bytes_in",
+        "drained",
         "more",
         "starved",
     )
@@ -165,6 +167,8 @@ class FrameReader:
         """Whether the last receive got all it asked for, so that there is likely more."""
         self.starved = False
         """Whether the frame being read waits for memory: receive nothing until it is granted."""
+        self.drained = True
+        """Whether everything received so far was handed out: there is no next frame, and nothing to park."""
 
     @property
     def mid_frame(self) -> bool:
@@ -189,10 +193,14 @@ class FrameReader:
         self._end += count
         self.bytes_in += count
         self.more = count == len(target)
+        self.drained = False
         return count > 0
 
     def next(self) -> tuple[memoryview, int] | None:
-        """The next complete frame, and the bytes of `FrameMemory` that are now the caller's to give back."""
+        """The next complete frame, and the bytes of `FrameMemory` that are now the caller's to give back.
+
+        With 0 of them the frame lies in the scratch buffer, and is good until the next `receive` of anybody.
+        """
         if self._frame is not None:
             if self._filled < self._size:
                 return None
@@ -201,6 +209,7 @@ class FrameReader:
             frame, taken = memoryview(self._frame)[: self._size], self._taken
             self._frame = None
             self._memory.forget(self._owner)
+            self.drained = True
             return frame, taken
         position = self._position
         have = self._end - position - 4
@@ -215,14 +224,15 @@ class FrameReader:
         self._last_size = size
         if have >= size:
             self._position = position + size
-            return memoryview(bytearray(self._view[position : position + size])), 0
+            self.drained = have == size
+            return self._view[position : position + size], 0
         self._begin(size, position, have)
         return None
 
     def park(self) -> None:
         """Keep what is not parsed yet: the scratch buffer is everybody's."""
         if self._view is self._scratch and self._end > self._position:
-            self._view = memoryview(bytes(self._scratch[self._position : self._end]))
+            self._view = memoryview(bytearray(self._scratch[self._position : self._end]))
             self._position, self._end = 0, len(self._view)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.cluster.coordination import coordinator_of
@@ -26,18 +27,19 @@ def coordinator_node(coordinator_id: int) -> int:
     return FIRST_COORDINATOR_NODE + coordinator_id
 
 
-def metadata(image: Image, wanted: Any, answering: int) -> dict[str, Any]:
-    """A Metadata response: all topics, or those `wanted`. `answering` is the broker named as the controller."""
+def metadata(image: Image, wanted: Any, answering: int, listener: str) -> dict[str, Any]:
+    """A Metadata response: all topics, or those `wanted`. `answering` is the broker named as the controller.
+
+    `listener` is the one that the client came by: it is told the addresses of the same name, and of no other node.
+    """
+    reachable = {node.id: node for node in image.brokers.values() if node.kafka_by(listener) is not None}
     if wanted is None:
-        topics = [describe(image, topic) for topic in image.topics.values()]
+        topics = [describe(reachable, topic) for topic in image.topics.values()]
     else:
-        topics = [_wanted(image, each) for each in wanted]
+        topics = [_wanted(image, reachable, each) for each in wanted]
     return {
         "throttle_time": 0,
-        "brokers": [
-            *(_node(node.id, node) for node in image.brokers.values() if node.kafka is not None),
-            *(_node(coordinator_node(node.id), node) for node in image.coordinators.values() if node.kafka is not None),
-        ],
+        "brokers": nodes(image, listener),
         "cluster_id": image.cluster_id,
         "controller_id": answering,
         "topics": topics,
@@ -46,33 +48,40 @@ def metadata(image: Image, wanted: Any, answering: int) -> dict[str, Any]:
     }
 
 
-def _node(node_id: int, node: Node) -> dict[str, Any]:
-    assert node.kafka is not None
-    return {"node_id": node_id, "host": node.kafka.host, "port": node.kafka.port, "rack": node.rack or None}
+def nodes(image: Image, listener: str) -> list[dict[str, Any]]:
+    """Brokers and coordinators that a client which came by this listener can reach."""
+    known = {node.id: node for node in image.brokers.values()}
+    known |= {coordinator_node(node.id): node for node in image.coordinators.values()}
+    return [
+        {"node_id": node_id, "host": where.host, "port": where.port, "rack": node.rack or None}
+        for node_id, node in known.items()
+        if (where := node.kafka_by(listener)) is not None
+    ]
 
 
-def find_coordinators(image: Image, version: int, request: Any) -> dict[str, Any]:
-    """A FindCoordinator response."""
+def find_coordinators(image: Image, version: int, request: Any, listener: str) -> dict[str, Any]:
+    """A FindCoordinator response to a client that came by this listener."""
     keys = request.coordinator_keys if version >= 4 else (request.key,)
-    answers = [_find(image, getattr(request, "key_type", GROUP), key) for key in keys]
+    answers = [_find(image, getattr(request, "key_type", GROUP), key, listener) for key in keys]
     return {"throttle_time": 0, "coordinators": answers, **(answers[0] if answers else {})}
 
 
-def _find(image: Image, key_type: int, key: str) -> dict[str, Any]:
+def _find(image: Image, key_type: int, key: str, listener: str) -> dict[str, Any]:
     try:
         if key_type != GROUP:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions and share groups are not served")
         node = coordinator_of(image, key)
-        if node.kafka is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"coordinator {node.id} has no Kafka listener")
-        where = {"node_id": coordinator_node(node.id), "host": node.kafka.host, "port": node.kafka.port}
+        at = node.kafka_by(listener)
+        if at is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"coordinator {node.id} has no listener {listener}")
+        where = {"node_id": coordinator_node(node.id), "host": at.host, "port": at.port}
         return {"key": key, **where, "error_code": ErrorCode.NONE, "error_message": None}
     except KafkaError as error:
         nowhere = {"node_id": -1, "host": "", "port": -1}
         return {"key": key, **nowhere, "error_code": error.code, "error_message": error.message}
 
 
-def _wanted(image: Image, wanted: Any) -> dict[str, Any]:
+def _wanted(image: Image, reachable: Mapping[int, Node], wanted: Any) -> dict[str, Any]:
     topic_id = getattr(wanted, "topic_id", None)
     if wanted.name is None and topic_id is not None:
         topic = image.topic_by_id(topic_id)
@@ -82,7 +91,7 @@ def _wanted(image: Image, wanted: Any) -> dict[str, Any]:
         topic = image.topics.get(wanted.name)
         if topic is None:
             return _missing(why_missing(wanted.name), wanted.name, None)
-    return describe(image, topic)
+    return describe(reachable, topic)
 
 
 def why_missing(name: str) -> ErrorCode:
@@ -105,9 +114,8 @@ def _missing(code: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> d
     }
 
 
-def describe(image: Image, topic: Topic) -> dict[str, Any]:
-    """A topic as Metadata and DescribeTopicPartitions show it."""
-    brokers = image.brokers
+def describe(brokers: Mapping[int, Node], topic: Topic) -> dict[str, Any]:
+    """A topic as Metadata shows it to a client that can reach these brokers."""
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
@@ -118,7 +126,7 @@ def describe(image: Image, topic: Topic) -> dict[str, Any]:
     }
 
 
-def describe_partition(brokers: Any, index: int, partition: Partition) -> dict[str, Any]:
+def describe_partition(brokers: Mapping[int, Node], index: int, partition: Partition) -> dict[str, Any]:
     alive = partition.leader in brokers
     return {
         "error_code": ErrorCode.NONE if alive else ErrorCode.LEADER_NOT_AVAILABLE,

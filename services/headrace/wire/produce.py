@@ -33,12 +33,15 @@ FLEXIBLE, LEADERS, TOPIC_IDS = 9, 10, 13
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _INDEX_SIZE = struct.Struct(">ii")
+_INDEX_BYTE = struct.Struct(">iB")
 _RESULT = struct.Struct(">ihqq")
 _RESULT_START = struct.Struct(">ihqqq")
-_ACCEPTED = struct.Struct(">BihqqqBBBBiB")
-"""One partition's result up to the end of the response: no record errors, no message, three empty tag sections, no
-throttling."""
+_ACCEPTED = struct.Struct(">ihqqqHB")
+"""One partition's result without an error: no record errors, no message, no tags."""
+_END = bytes(6)
+"""The end of a response after its only topic: the topic's tags, no throttling, no tags."""
 _NO_LEADER = (-1, -1)
+_new_tuple = tuple.__new__
 
 
 class PartitionRecords(NamedTuple):
@@ -57,6 +60,8 @@ class ProduceRequest:
     acks: int
     timeout_ms: int
     partitions: list[PartitionRecords]
+    only_topic: bytes = b""
+    """How the topic is written when there is one only: the response writes it the same way."""
 
 
 class RecordError(NamedTuple):
@@ -86,23 +91,27 @@ def parse_request(version: int, body: memoryview) -> ProduceRequest:
     """The request in `body`; what is wrong with it is a `MalformedRequest`."""
     flexible = version >= FLEXIBLE
     transactional_id, position = p.read_nullable_string(body, 0, flexible)
+    only_topic = b""
     try:
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
         topics, position = p.read_array_length(body, position + 6, flexible)
         partitions: list[PartitionRecords] = []
         for _ in range(topics):
+            begin = position
             topic, position = read_topic(body, position, flexible, version >= TOPIC_IDS)
+            if topics == 1:
+                only_topic = bytes(body[begin:position])
             count, position = p.read_array_length(body, position, flexible)
             check_count(len(partitions) + count)
             read = _flexible_partitions if flexible else _legacy_partitions
             position = read(body, position, topic, count, partitions)
             if flexible:
                 position = p.skip_tags(body, position)
-    except struct.error:
+    except (struct.error, IndexError):
         raise MalformedRequest("the Produce request ends too early") from None
     if flexible:
         p.skip_tags(body, position)
-    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, only_topic)
 
 
 def _legacy_partitions(
@@ -128,15 +137,19 @@ def _flexible_partitions(
     body: memoryview, position: int, topic: str | UUID, count: int, out: list[PartitionRecords]
 ) -> int:
     for _ in range(count):
-        index = _INDEX.unpack_from(body, position)[0]
-        size, position = p.read_length(body, position + 4, True)
-        if size < 0:
-            out.append(PartitionRecords(topic, index, None))
-        else:
-            end = position + size
-            out.append(PartitionRecords(topic, index, body[position:end]))
+        index, size = _INDEX_BYTE.unpack_from(body, position)
+        position += 5
+        if size:
+            if size > 0x7F:
+                size, position = p.read_uvarint(body, position - 1)
+            end = position + size - 1
+            if end > len(body):
+                raise MalformedRequest(f"a length of {size - 1} with {len(body) - position} bytes left")
+            out.append(_new_tuple(PartitionRecords, (topic, index, body[position:end])))
             position = end
-        position = p.skip_tags(body, position)
+        else:
+            out.append(PartitionRecords(topic, index, None))
+        position = position + 1 if not body[position] else p.skip_tags(body, position)
     return position
 
 
@@ -164,13 +177,17 @@ def write_response(
     return out
 
 
-def write_accepted(
-    version: int, topic: str | UUID, partition: int, base_offset: int, log_append_time_ms: int, log_start_offset: int
-) -> bytearray:
-    """The usual response, `write_response` of one partition without an error, in a flexible version: most are this."""
+def write_accepted(only_topic: bytes, results: Sequence[tuple[int, int, int, int]]) -> bytearray:
+    """The usual response, in a flexible version: `write_response` of partitions of one topic without an error.
+
+    A result is partition, base offset, log append time and log start offset; the topic comes as it was read.
+    """
     out = bytearray(b"\x02")
-    write_topic(out, topic, True, version >= TOPIC_IDS)
-    out += _ACCEPTED.pack(2, partition, 0, base_offset, log_append_time_ms, log_start_offset, 1, 0, 0, 0, 0, 0)
+    out += only_topic
+    p.write_uvarint(out, len(results) + 1)
+    for partition, base_offset, log_append_time_ms, log_start_offset in results:
+        out += _ACCEPTED.pack(partition, 0, base_offset, log_append_time_ms, log_start_offset, 0x0100, 0)
+    out += _END
     return out
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from headrace.wire.errors import MalformedRequest
@@ -172,6 +173,7 @@ FIRST_FLEXIBLE: dict[int, int] = {
 """The first flexible version where it is not 0."""
 
 _PREFIX = struct.Struct(">hhih")
+_new_tuple = tuple.__new__
 _CORRELATION = struct.Struct(">i")
 
 
@@ -209,17 +211,26 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
         body += length
         if body > len(frame):
             raise MalformedRequest(f"client id of {length} bytes in a request of {len(frame)}")
-        try:
-            client_id = str(frame[10:body], "utf-8")
-        except UnicodeDecodeError:
-            raise MalformedRequest("client id is not UTF-8") from None
+        raw = bytes(frame[10:body])
+        client_id = _usual_client_id(raw) if length < 256 else _client_id(raw)
     elif length == 0:
         client_id = ""
     elif length != -1:
         raise MalformedRequest(f"client id of {length} bytes")
     if version >= FIRST_FLEXIBLE.get(api_key, 0):
         body = skip_tags(frame, body)
-    return RequestHeader(api_key, version, correlation_id, client_id, body)
+    return _new_tuple(RequestHeader, (api_key, version, correlation_id, client_id, body))
+
+
+def _client_id(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise MalformedRequest("client id is not UTF-8") from None
+
+
+_usual_client_id = lru_cache(maxsize=4096)(_client_id)
+"""A connection says the same one with every request. Only short ones are kept: this is the clients' memory in ours."""
 
 
 def _short_header(frame: memoryview) -> RequestHeader:

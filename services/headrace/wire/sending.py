@@ -14,7 +14,9 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias
+
+from headrace.wire.errors import FileEndedEarly
 
 GATHER = 64
 """Memory parts in one `sendmsg`."""
@@ -30,7 +32,6 @@ _PROBE = [bytearray(1)]
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
-@runtime_checkable
 class FileRange(Protocol):
     """Bytes of an open file; `release` is called once, when they are sent or will not be."""
 
@@ -83,10 +84,6 @@ def read_ahead(descriptor: int, position: int, length: int) -> None:
         if not count:
             return
         position += count
-
-
-class FileEndedEarly(OSError):
-    """A file is shorter than the range of it that was promised: the response cannot be completed."""
 
 
 class Output:

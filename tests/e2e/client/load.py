@@ -30,6 +30,8 @@ class Load:
         self.acked = 0
         self.slowest = 0.0
         self.failed: Counter[str] = Counter()
+        self.group: list[str] = []
+        """What happened to the group member, for whoever asks why it fell behind."""
         self.wanted: set[tuple[int, int]] = set()
         self.seen: set[tuple[int, int]] = set()
         self._producer = Producer(
@@ -50,6 +52,7 @@ class Load:
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 500,
                 "session.timeout.ms": 10_000,
+                "error_cb": lambda error: self._note(error.str()),
             }
         )
 
@@ -69,6 +72,7 @@ class Load:
             "failed": dict(self.failed),
             "slowest": round(self.slowest, 2),
             "unseen_by_group": len(self.wanted - self.seen),
+            "group": self.group[-40:],
         }
 
     def _wait_for_end_of_input(self) -> None:
@@ -103,13 +107,23 @@ class Load:
 
         return delivered
 
+    def _note(self, text: str) -> None:
+        self.group.append(f"{time.strftime('%H:%M:%S')} {len(self.seen)} read: {text}")
+
     def _read(self) -> None:
-        self._consumer.subscribe([self._topic])
+        self._consumer.subscribe(
+            [self._topic],
+            on_assign=lambda _, partitions: self._note(f"assigned {len(partitions)}"),
+            on_revoke=lambda _, partitions: self._note(f"revoked {len(partitions)}"),
+            on_lost=lambda _, partitions: self._note(f"lost {len(partitions)}"),
+        )
         deadline = None
         while True:
             message = self._consumer.poll(0.5)
             if message is not None and message.error() is None:
                 self.seen.add((message.partition(), message.offset()))
+            elif message is not None:
+                self._note(message.error().str())
             if self._stop.is_set() and not len(self._producer):
                 deadline = deadline or time.monotonic() + GROUP_CATCHES_UP_SECONDS
                 if self.wanted <= self.seen or time.monotonic() > deadline:

@@ -15,7 +15,8 @@ from headrace.broker.fetch_session import Sessions
 from headrace.broker.fetcher import Fetcher, FetcherLimits
 from headrace.broker.partition import Partition
 from headrace.broker.reader import Wanted
-from headrace.broker.replica_manager import Fetched, FetchLimits, ReplicaManager
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.requests import Fetched, FetchLimits
 from headrace.broker.stats import Stats
 from headrace.cluster.image import NO_LEADER, Image
 from headrace.cluster.image import Partition as State

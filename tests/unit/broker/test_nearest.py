@@ -3,7 +3,7 @@
 from tests.unit.broker.replica_set import ReplicaSet
 
 from headrace.broker.reader import Reader, Wanted
-from headrace.broker.replica_manager import Fetched, FetchLimits
+from headrace.broker.requests import Fetched, FetchLimits
 from headrace.cluster.image import Endpoint, Image, Node
 from headrace.errors import ErrorCode
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.broker.conftest import TOPIC_ID, Bench, batch
 
 from headrace.broker.partition import Partition
-from headrace.broker.replica_manager import Produced
+from headrace.broker.requests import Produced
 from headrace.cluster.image import Image, OffsetsOwner
 from headrace.errors import ErrorCode
 from headrace.storage.config import LogConfig

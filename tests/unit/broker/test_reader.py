@@ -8,7 +8,7 @@ from tests.unit.broker.conftest import TOPIC_ID, Bench, batch
 from headrace.broker.fetch_session import Session, Sessions
 from headrace.broker.partition import Partition
 from headrace.broker.reader import CONSUMER, Key, Reader, Wanted
-from headrace.broker.replica_manager import Fetched, FetchLimits
+from headrace.broker.requests import Fetched, FetchLimits
 
 LIMITS = FetchLimits(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20)
 FOLLOWER = LIMITS._replace(replica_id=1, broker_epoch=1)

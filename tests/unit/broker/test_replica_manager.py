@@ -4,7 +4,7 @@ import pytest
 from tests.unit.broker.conftest import TOPIC_ID, Bench, batch
 
 from headrace.broker.reader import Reader, Wanted
-from headrace.broker.replica_manager import Fetched, FetchLimits, Produced
+from headrace.broker.requests import Fetched, FetchLimits, Produced
 from headrace.cluster.image import Partition as State
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches

@@ -116,7 +116,7 @@ def test_the_notes_tell_the_next_three_commands_and_what_stays() -> None:
 def test_dashboards_are_json_that_grafana_reads_and_panels_do_not_overlap() -> None:
     found = objects(rendered(CASES["everything"]))
     boards = [o for (kind, name), o in found.items() if kind == "ConfigMap" and "dashboard" in name]
-    assert len(boards) == 2
+    assert len(boards) == 3
     for board in boards:
         assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
         for text in board["data"].values():

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
-from headrace.cli.spark_manifests import InvalidSubmission, Submission, command, job_name, manifests, rows
+from headrace.cli.spark_manifests import (
+    IMAGE,
+    IN_IMAGE,
+    InvalidSubmission,
+    Submission,
+    command,
+    job_name,
+    manifests,
+    rights,
+)
 
+KUBERNETES = Path(__file__).resolve().parents[3] / "jobs" / "kubernetes"
+RIGHTS = ["ServiceAccount", "Role", "RoleBinding"]
 JOB = Submission("topic_to_parquet.py", "orders", "data", "demo", "headrace/spark:1", ("--topic", "orders"))
 
 
@@ -20,9 +33,9 @@ def of_kind(made: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return found
 
 
-def test_a_job_of_the_image_needs_a_driver_a_name_for_it_and_a_place_for_checkpoints() -> None:
+def test_a_job_of_the_image_needs_rights_a_driver_a_name_for_it_and_a_place_for_checkpoints() -> None:
     made = manifests(JOB)
-    assert [each["kind"] for each in made] == ["Service", "PersistentVolumeClaim", "Job"]
+    assert [each["kind"] for each in made] == [*RIGHTS, "Service", "PersistentVolumeClaim", "Job"]
     assert {each["metadata"]["namespace"] for each in made} == {"data"}
     selector = of_kind(made, "Service")["spec"]["selector"]
     pod = of_kind(made, "Job")["spec"]["template"]
@@ -40,6 +53,7 @@ def test_the_driver_is_told_the_cluster_and_its_own_pod() -> None:
         "orders",
     ]
     assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in line
+    assert "spark.driver.bindAddress=$(POD_IP)" in line, "what executors connect to"
     assert "spark.driver.host=orders-driver.data.svc" in line
 
 
@@ -55,6 +69,37 @@ def test_settings_of_the_users_own_win() -> None:
     assert "spark.executor.instances=2" not in line
 
 
+def test_a_service_account_of_the_users_own_is_used_as_it_is() -> None:
+    made = manifests(replace(JOB, service_account="theirs"))
+    assert not {each["kind"] for each in made} & set(RIGHTS)
+    assert of_kind(made, "Job")["spec"]["template"]["spec"]["serviceAccountName"] == "theirs"
+    assert of_kind(manifests(JOB), "Job")["spec"]["template"]["spec"]["serviceAccountName"] == "headrace-spark"
+
+
+def test_the_file_for_plain_spark_submit_gives_the_same_rights() -> None:
+    assert list(yaml.safe_load_all((KUBERNETES / "rbac.yaml").read_text())) == rights()
+
+
+def test_executors_get_no_token() -> None:
+    assert (
+        yaml.safe_load((KUBERNETES / "executor-pod.yaml").read_text())["spec"]["automountServiceAccountToken"] is False
+    )
+
+
+def test_volumes_are_mounted_in_driver_and_executors() -> None:
+    wanted = replace(JOB, volumes={"/lake": "shared"})
+    pod = of_kind(manifests(wanted), "Job")["spec"]["template"]["spec"]
+    (name,) = [v["name"] for v in pod["volumes"] if v.get("persistentVolumeClaim", {}).get("claimName") == "shared"]
+    assert {"name": name, "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
+    prefix = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{name}"
+    assert {f"{prefix}.options.claimName=shared", f"{prefix}.mount.path=/lake"} <= set(command(wanted))
+
+
+def test_a_second_driver_names_its_executors_anew() -> None:
+    # The executors of a driver that was killed are there until it is deleted: their names are taken.
+    assert not any("podNamePrefix" in each for each in command(JOB))
+
+
 def test_a_file_of_the_users_own_goes_along() -> None:
     made = manifests(replace(JOB, job="jobs/mine.py", script="print(1)"))
     assert of_kind(made, "ConfigMap")["data"] == {"mine.py": "print(1)"}
@@ -64,7 +109,8 @@ def test_a_file_of_the_users_own_goes_along() -> None:
 
 def test_a_drained_node_does_not_use_up_the_drivers_retries() -> None:
     spec = of_kind(manifests(JOB), "Job")["spec"]
-    (rule,) = spec["podFailurePolicy"]["rules"]
+    rule, refused = spec["podFailurePolicy"]["rules"]
+    assert (refused["action"], refused["onExitCodes"]["values"]) == ("FailJob", [2]), "wrong arguments stay wrong"
     assert rule["action"] == "Ignore"
     assert rule["onPodConditions"][0]["type"] == "DisruptionTarget"
     # Kubernetes takes such a policy with this restart policy only.
@@ -82,6 +128,14 @@ def test_memory_is_heap_and_overhead_together() -> None:
         ({"name": "No_Name"}, "give --name at most 50"),
         ({"executors": 0}, "must be at least 1"),
         ({"driver_memory": "lots"}, "write 512m or 2g"),
+        (
+            {"image": IMAGE, "job": "topic_to_parqet.py"},
+            "has no job topic_to_parqet: it has compacted_snapshot, replay",
+        ),
+        ({"executor_memory": "1t"}, "write 512m or 2g"),
+        ({"retries": -1}, "--retries must be at least 0"),
+        ({"volumes": {"lake": "shared"}}, "write --volume CLAIM:/data"),
+        ({"volumes": {"/tmp/x": "shared"}}, "write --volume CLAIM:/data"),
         ({"script": "x" * 1_000_000}, "too large for a ConfigMap"),
     ],
 )
@@ -90,24 +144,22 @@ def test_what_cannot_be_submitted_says_why(wrong: dict[str, Any], sentence: str)
         manifests(replace(JOB, **wrong))
 
 
+def test_the_jobs_of_the_image_are_those_that_are_here() -> None:
+    assert sorted(each.name for each in KUBERNETES.parent.glob("*.py")) == list(IN_IMAGE)
+
+
 def test_names_come_from_files() -> None:
     assert job_name("jobs/Windowed_Counts.py") == "windowed-counts"
-
-
-def test_states_of_jobs() -> None:
-    def job(name: str, status: dict[str, Any]) -> dict[str, Any]:
-        return {"metadata": {"name": name, "labels": {}, "creationTimestamp": "then"}, "status": status}
-
-    done, broken = ({"conditions": [{"type": kind, "status": "True"}]} for kind in ("Complete", "Failed"))
-    listed = [job("d", {}), job("c", {"ready": 1, "failed": 2}), job("b", broken), job("a", done)]
-    found = [(row["name"], row["state"], row["failed_starts"]) for row in rows(listed)]
-    assert found == [("a", "Succeeded", 0), ("b", "Failed", 0), ("c", "Running", 2), ("d", "Starting", 0)]
 
 
 def test_a_dry_run_prints_manifests() -> None:
     line = ["spark", "submit", "--dry-run", "--cluster", "demo", "-n", "data", "replay", "--", "--topic", "orders"]
     said = CliRunner().invoke(app, line)
     assert said.exit_code == 0, said.output
-    assert [each["kind"] for each in json.loads(said.output)["items"]] == ["Service", "PersistentVolumeClaim", "Job"]
-    wrong = CliRunner().invoke(app, ["spark", "submit", "--dry-run", "--conf", "x=1", "replay"])
-    assert wrong.exit_code == 2
+    made = json.loads(said.output)["items"]
+    container = of_kind(made, "Job")["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][-4:] == ["--bootstrap-servers", "demo-metadata.data.svc:9094", "--topic", "orders"]
+    kinds = [each["kind"] for each in made]
+    assert kinds == [*RIGHTS, "Service", "PersistentVolumeClaim", "Job"]
+    for wrong in (["--conf", "x=1"], ["--volume", "lake"], ["--volume", "a:/lake", "--volume", "b:/lake"]):
+        assert CliRunner().invoke(app, ["spark", "submit", "--dry-run", *wrong, "replay"]).exit_code == 2

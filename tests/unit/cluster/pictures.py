@@ -39,6 +39,7 @@ NODES = st.builds(
     kafka=st.none() | ENDPOINTS,
     rack=st.sampled_from(["", "r1"]),
     directory_id=st.none() | st.uuids(),
+    listeners=st.dictionaries(st.sampled_from(["IN", "OUT"]), ENDPOINTS).map(lambda held: tuple(sorted(held.items()))),
 )
 PARTITIONS = st.builds(
     Partition,

@@ -142,6 +142,7 @@ class LittleCluster:
                 "node.id": str(number),
                 "cluster.id": self.name,
                 "grpc.listener": "127.0.0.1:0",
+                "metrics.port": "0",
                 "broker.session.timeout.ms": str(int(self.ttl * 1000)),
                 **{name.replace("_", "."): value for name, value in given.items()},
             }

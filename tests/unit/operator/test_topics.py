@@ -7,18 +7,19 @@ from typing import Any
 from tests.unit.operator.pictures import image, partition, topic
 
 from headrace.cluster.image import Image
+from headrace_operator.ledger import Owned
 from headrace_operator.resources import TopicSpec
 from headrace_operator.schema import parse
 from headrace_operator.topics import Plan, TopicResource, plan, waiting
 
 
 def wanted(resource: str, created: str = "2030-01-01T00:00:00Z", **spec: Any) -> TopicResource:
-    flags = {k: spec.pop(k) for k in ("deleting", "finalizer") if k in spec}
-    return TopicResource(resource, f"uid-{resource}", created, parse(TopicSpec, {"cluster": "demo", **spec}), **flags)
+    deleting = spec.pop("deleting", False)
+    return TopicResource(resource, f"uid-{resource}", created, parse(TopicSpec, {"cluster": "demo", **spec}), deleting)
 
 
-def planned(picture: Image, *topics: TopicResource) -> Plan:
-    return plan(topics, picture, sorted(picture.brokers))
+def planned(picture: Image, *topics: TopicResource, owned: dict[str, Owned] | None = None) -> Plan:
+    return plan(topics, picture, sorted(picture.brokers), owned)
 
 
 THREE = topic("orders", *(partition([i, (i + 1) % 3, (i + 2) % 3]) for i in range(3)))
@@ -88,36 +89,52 @@ def test_a_wrong_setting_is_said_with_the_nearest_right_one() -> None:
 
 def test_the_older_of_two_topics_wins_and_the_other_says_so() -> None:
     older = wanted("z", "2029-01-01T00:00:00Z", name="orders", partitions=3)
-    newer = wanted("a", name="orders", partitions=9, deletionPolicy="Delete", finalizer=True)
-    found = planned(image(range(3), THREE), newer, older)
+    newer = wanted("a", name="orders", partitions=9, deletionPolicy="Delete")
+    found = planned(image(range(3), THREE), newer, older, owned={"uid-a": Owned("a", "orders")})
     assert not found.acts
     assert found.verdicts["uid-z"].ready
     assert found.verdicts["uid-a"].reason == "Conflict"
     assert "belongs to the Topic z" in found.verdicts["uid-a"].message
-    assert found.release == {"uid-a"}
+    assert (found.keep, found.forget) == ({}, {"uid-a"})
 
 
-def test_only_topics_to_be_deleted_with_their_data_are_held() -> None:
+ORDERS = {"uid-orders": Owned("orders", "orders")}
+
+
+def test_only_topics_to_be_deleted_with_their_data_are_in_the_ledger() -> None:
     picture = image(range(3), THREE)
-    assert planned(picture, wanted("orders")).hold == set()
-    assert planned(picture, wanted("orders", deletionPolicy="Delete")).hold == {"uid-orders"}
-    assert planned(picture, wanted("orders", finalizer=True)).release == {"uid-orders"}
+    assert planned(picture, wanted("orders")).keep == {}
+    assert planned(picture, wanted("orders", deletionPolicy="Delete")).keep == ORDERS
+    assert planned(image(range(3)), wanted("orders", deletionPolicy="Delete")).keep == ORDERS
+    assert planned(picture, wanted("orders", deletionPolicy="Delete"), owned=ORDERS).keep == {}
+    assert planned(picture, wanted("orders"), owned=ORDERS).forget == {"uid-orders"}
 
 
-def test_a_deleted_topic_goes_with_its_data_or_without_as_it_says() -> None:
+def test_a_topic_goes_when_its_topic_is_gone_and_the_ledger_says_so() -> None:
     picture = image(range(3), THREE)
-    going = {"deleting": True, "finalizer": True}
-    gone = planned(picture, wanted("orders", deletionPolicy="Delete", **going))
-    assert (gone.deletes, gone.release) == ({"orders"}, set())
-    assert planned(image(range(3)), wanted("orders", deletionPolicy="Delete", **going)).release == {"uid-orders"}
-    kept = planned(picture, wanted("orders", **going))
-    assert (kept.deletes, kept.release) == (set(), {"uid-orders"})
+    assert planned(picture, owned=ORDERS).deletes == {"uid-orders": "orders"}
+    assert not planned(picture).acts
+    assert not planned(picture, wanted("orders", deletionPolicy="Delete", deleting=True), owned=ORDERS).acts
 
 
-def test_nobody_waits_for_a_cluster_that_is_gone() -> None:
-    held = wanted("orders", deletionPolicy="Delete", finalizer=True, deleting=True)
-    assert waiting([held], "ClusterNotFound", "", gone=True).release == {"uid-orders"}
-    assert waiting([held], "ClusterNotReady", "", gone=False).release == set()
+def test_the_ledger_is_believed_also_where_the_picture_has_no_such_topic_yet() -> None:
+    assert planned(image(range(3)), owned=ORDERS).deletes == {"uid-orders": "orders"}
+
+
+def test_a_topic_made_again_waits_until_the_data_of_the_one_before_is_gone() -> None:
+    before = {"uid-before": Owned("orders", "orders")}
+    again = wanted("orders", partitions=9, deletionPolicy="Delete")
+    first = planned(image(range(3), THREE), again, owned=before)
+    assert (first.deletes, first.partitions, first.keep) == ({"uid-before": "orders"}, {}, {})
+    assert first.verdicts["uid-orders"].reason == "Creating"
+    then = planned(image(range(3)), again)
+    assert (set(then.creates), then.keep) == ({"orders"}, ORDERS)
+
+
+def test_topics_say_what_they_wait_for() -> None:
+    found = waiting([wanted("orders")], "ClusterNotFound", "it waits for the Cluster demo")
+    assert found.verdicts["uid-orders"].reason == "ClusterNotFound"
+    assert not found.acts
 
 
 def test_a_topic_without_a_leader_is_not_ready() -> None:

@@ -28,13 +28,23 @@ def run(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def test_a_driver_of_sparks_own_submission(run) -> None:  # type: ignore[no-untyped-def]
     said = run("driver", "--class", "a b", SPARK_DRIVER_BIND_ADDRESS="10.0.0.7")
-    conf = ["--conf", "spark.driver.bindAddress=10.0.0.7", "--deploy-mode", "client"]
-    assert said == ["-s", "--", "/spark/bin/spark-submit", *conf, "--class", "a b"]
+    assert said[:5] == ["-s", "--", "/spark/bin/spark-submit", "--deploy-mode", "client"]
+    assert said[-4:] == ["--conf", "spark.driver.bindAddress=10.0.0.7", "--class", "a b"]
 
 
 def test_a_driver_of_ours(run) -> None:  # type: ignore[no-untyped-def]
     said = run("driver-client", "--name", "orders", "local:///job.py")
-    assert said[2:] == ["/spark/bin/spark-submit", "--deploy-mode", "client", "--name", "orders", "local:///job.py"]
+    assert said[2:5] == ["/spark/bin/spark-submit", "--deploy-mode", "client"]
+    assert said[-3:] == ["--name", "orders", "local:///job.py"]
+
+
+@pytest.mark.parametrize("mode", ["driver", "driver-client"])
+def test_every_driver_serves_metrics(run, mode: str) -> None:  # type: ignore[no-untyped-def]
+    said = run(mode, "local:///job.py", SPARK_DRIVER_BIND_ADDRESS="10.0.0.7")
+    sink = "spark.metrics.conf.*.sink.prometheusServlet"
+    assert f"{sink}.class=org.apache.spark.metrics.sink.PrometheusServlet" in said
+    assert f"{sink}.path=/metrics/prometheus" in said
+    assert "spark.metrics.namespace=${spark.app.name}" in said
 
 
 def test_an_executor_gets_its_options_whole_and_in_order(run) -> None:  # type: ignore[no-untyped-def]

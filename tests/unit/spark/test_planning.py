@@ -87,14 +87,25 @@ def test_empty_ranges_are_not_planned() -> None:
 
 
 def test_a_micro_batch_reads_from_where_the_last_one_ended() -> None:
-    ranges = stream_ranges(at({P0: 12}), at({P0: 20, P1: 5}), {P0: 10, P1: 2}, strict())
-    assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 12, 20), (1, 2, 5)]
+    ranges = stream_ranges(at({P0: 12}), at({P0: 20, P1: 5}), {P0: 10, P1: 0}, strict())
+    assert [(r.partition, r.start, r.end) for r in ranges] == [(0, 12, 20), (1, 0, 5)]
 
 
 def test_records_that_retention_took_are_a_loss() -> None:
     with pytest.raises(DataLost, match="orders-0 begins at offset 15 now, the query had come to 12"):
         stream_ranges(at({P0: 12}), at({P0: 20}), {P0: 15}, strict())
-    assert [r.start for r in stream_ranges(at({P0: 12}), at({P0: 20}), {P0: 15}, lenient())] == [15]
+    with pytest.raises(DataLost, match="orders-0 begins at offset 30 now"):
+        stream_ranges(at({P0: 12}), at({P0: 20}), {P0: 30}, strict())
+    with pytest.raises(DataLost, match="orders-1 begins at offset 2 now, the query had come to 0"):
+        stream_ranges(at({P0: 12}), at({P0: 20, P1: 5}), {P0: 12, P1: 2}, strict())
+    assert stream_ranges(at({P0: 12}), at({P0: 12}), {P0: 30}, strict()) == [], "nothing was to be read"
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 9))
+def test_a_repeated_micro_batch_has_the_same_tasks_whatever_was_lost_since(first: int, other: int, pieces: int) -> None:
+    start, end = at({P0: 12, P1: 3}), at({P0: 20, P1: 30})
+    before = split(stream_ranges(start, end, {P0: 0, P1: 0}, strict()), pieces)
+    assert split(stream_ranges(start, end, {P0: first, P1: other}, lenient()), pieces) == before
 
 
 def test_a_recreated_topic_is_named_and_never_read_as_if_it_were_the_old_one() -> None:

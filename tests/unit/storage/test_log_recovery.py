@@ -82,6 +82,29 @@ def test_a_damaged_index_is_made_anew(suffix: str, damage: str, clean: bool) -> 
         assert files.read(path) == before
 
 
+def test_indexes_stay_whole_over_stops_and_cuts(caplog: pytest.LogCaptureFixture) -> None:
+    _, log = written(1, segment_bytes=4_000, index_interval_bytes=400)
+    for number in range(1, 8):
+        log = reopen(log, clean=True)
+        fill(log, 1, start=NOW + number)
+    # The latest timestamp lies before an entry of the offset index, and the cut between the two: again and again.
+    for number in range(8, 16):
+        fill(log, 1, start=NOW + number)
+        end = log.log_end_offset
+        fill(log, 6, start=NOW, step=0)
+        log.truncate_to(end)
+        assert log.segments.active.largest() == (NOW + number, end - 1)
+    log = reopen(log, clean=True)
+    log.roll()
+    fill(log, 1, start=NOW + 16)
+    log.flush()
+    log = reopen(log)
+    assert not caplog.messages
+    assert len(log.segments) == 2
+    for number in range(17):
+        assert log.offset_for_timestamp(NOW + number) == (NOW + number, number, 0)
+
+
 def test_damage_in_the_middle_ends_the_log_there_and_keeps_the_rest_aside() -> None:
     files, log = written()
     segments = list(log.segments)

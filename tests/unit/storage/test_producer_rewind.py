@@ -174,9 +174,52 @@ def test_a_state_in_memory_ends_with_the_records_it_knew() -> None:
         log.append_as_leader(idempotent(sequence), 0, NOW)
     log.truncate_to(3)
     log.append_as_leader(idempotent(0, epoch=1), 1, NOW)
-    for sequence in range(1, 8):
-        log.append_as_leader(idempotent(sequence, epoch=1), 1, NOW)
+    # Nothing of the producer comes between the states of before and the next cut: what they say would stay.
+    for _ in range(9):
+        log.append_as_leader(batch(), 1, NOW)
     log.append_as_leader(idempotent(0, epoch=2), 2, NOW)
-    log.truncate_to(7)
-    assert (log.producers.producers[7].epoch, log.producers.producers[7].last_sequence) == (1, 3)
-    log.append_as_leader(idempotent(4, epoch=1), 3, NOW)
+    log.truncate_to(13)
+    assert (log.producers.producers[7].epoch, log.producers.producers[7].last_sequence) == (1, 0)
+    log.append_as_leader(idempotent(1, epoch=1), 3, NOW)
+
+
+def marker(epoch: int = 0, timestamp: int = NOW) -> memoryview:
+    return memoryview(
+        build_marker(Marker(ControlType.COMMIT, 3), producer_id=7, producer_epoch=epoch, timestamp=timestamp)
+    )
+
+
+def test_a_producer_known_by_its_marker_alone_goes_with_it() -> None:
+    log = make_log()
+    log.append_as_leader(batch(), 0, NOW)
+    log.append_as_leader(marker(), 0, NOW, from_client=False)
+    log.truncate_to(1)
+    assert not log.producers.producers
+
+
+def test_a_transaction_is_open_again_when_its_marker_is_cut() -> None:
+    log = make_log()
+    log.append_as_leader(idempotent(0, transactional=True), 0, NOW)
+    log.append_as_leader(batch(), 0, NOW)
+    log.append_as_leader(marker(), 0, NOW, from_client=False)
+    log.truncate_to(2)
+    assert log.producers.first_unstable_offset() == 0
+
+
+def test_a_marker_between_remembered_batches_has_the_log_read() -> None:
+    log = make_log()
+    log.append_as_leader(idempotent(0, transactional=True), 0, NOW)
+    log.append_as_leader(marker(timestamp=NOW + 5), 0, NOW, from_client=False)
+    log.append_as_leader(idempotent(1, timestamp=NOW + 9), 0, NOW)
+    log.truncate_to(2)
+    known = log.producers.producers[7]
+    assert (known.last_sequence, known.timestamp, known.transaction_start) == (0, NOW + 5, -1)
+
+
+def test_a_transaction_that_began_after_the_cut_never_was() -> None:
+    log = make_log()
+    log.append_as_leader(idempotent(0), 0, NOW)
+    log.append_as_leader(idempotent(1, transactional=True), 0, NOW)
+    log.truncate_to(1)
+    assert log.producers.producers[7].last_sequence == 0
+    assert log.producers.first_unstable_offset() is None

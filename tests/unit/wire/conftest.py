@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -67,6 +68,14 @@ def ranges(service: Service, context: Context, body: memoryview) -> list[Part]:
     return list(service.answers)
 
 
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 11), raw=True, borrows=True)
+def stamped(service: Service, context: Context, body: memoryview) -> bytes:
+    """Writes to the memory it is lent, and says what it read there."""
+    found = hashlib.sha256(body).digest()
+    body[:] = bytes(len(body))
+    return found
+
+
 @handles(ApiKey.INIT_PRODUCER_ID, versions=(0, 4))
 async def gated(service: Service, context: Context, request: Any) -> dict[str, Any]:
     """A coroutine that waits until the test opens its gate."""
@@ -93,7 +102,7 @@ def metadata(service: Service, context: Context, request: Any) -> dict[str, Any]
     raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(1, 9), raw=True, parks=True)
+@handles(ApiKey.OFFSET_COMMIT, versions=(2, 7), raw=True, parks=True)
 async def in_turn(service: Service, context: Context, body: memoryview) -> list[Part]:
     """How many requests were completed by the test when its turn came."""
     service.started.append(context.correlation_id)
@@ -101,7 +110,7 @@ async def in_turn(service: Service, context: Context, body: memoryview) -> list[
     return [b"%d" % sum(each.done for each in service.parked)]
 
 
-HANDLERS = [each.__handles__ for each in (echo, ranges, gated, metadata, in_turn)]  # type: ignore[attr-defined]
+HANDLERS = [each.__handles__ for each in (echo, ranges, stamped, gated, metadata, in_turn)]  # type: ignore[attr-defined]
 
 
 def frame(body: bytes, api_key: int = 0, version: int = 3, correlation_id: int = 1) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
 import struct
 
@@ -36,16 +37,16 @@ async def test_answers_come_in_the_order_of_the_requests(live) -> None:
 async def test_a_request_can_wait_for_its_turn(live) -> None:
     one = await live()
     client = await one.client()
-    asked = [client.send(0, 3, [b"later"]), client.send(2, 3, [b""]), client.send(0, 3, [b"later"])]
-    asked += [client.send(2, 3, [b""]), client.send(2, 3, [b""])]
+    asked = [client.send(0, 3, [b"later"]), client.send(8, 3, [b""]), client.send(0, 3, [b"later"])]
+    asked += [client.send(8, 3, [b""]), client.send(8, 3, [b""])]
     await until(lambda: len(one.service.started) == 5)
     one.service.parked[0].complete(b"first")
     assert [bytes(each) for each in await asyncio.gather(*asked[:2])] == [b"first", b"1"]
     one.service.parked[1].complete(b"second")
     assert [bytes(each) for each in await asyncio.gather(*asked[2:])] == [b"second", b"2", b"2"]
-    assert bytes(await client.send(2, 3, [b""])) == b"2", "at once when nothing waits"
+    assert bytes(await client.send(8, 3, [b""])) == b"2", "at once when nothing waits"
     client.send(0, 3, [b"later"])
-    client.send(2, 3, [b""])
+    client.send(8, 3, [b""])
     await until(lambda: len(one.service.started) == 8)
     client.close()
     await until(lambda: not one.listener.tasks)
@@ -90,6 +91,36 @@ async def test_frames_of_every_size_whole_and_in_pieces(live, size) -> None:
         writer.write(whole[2:])
         assert await read_frame(reader) == struct.pack(">i", 1) + body
     await until(lambda: one.listener.memory.used == 0)
+
+
+async def test_lent_memory_is_each_requests_own_for_as_long_as_it_is_handled(live) -> None:
+    one = await live()
+    clients = [await one.raw() for _ in range(3)]
+    bodies = [bytes((number + size * 7) & 0xFF for number in range(size)) for size in (1, 90_000, 17, 60_000, 300_000)]
+    whole = b"".join(frame(body, ApiKey.LIST_OFFSETS, 1) for body in bodies)
+    for cut in (0, 5, 70_000, 100_000, len(whole) - 3):
+        for _, writer in clients:
+            writer.write(whole[:cut])
+            await writer.drain()
+        for _, writer in clients:
+            writer.write(whole[cut:])
+        for reader, _ in clients:
+            for body in bodies:
+                assert await read_frame(reader) == struct.pack(">i", 1) + hashlib.sha256(body).digest()
+    await until(lambda: one.listener.memory.used == 0)
+
+
+async def test_memory_that_is_kept_in_an_answer_is_not_lent(live) -> None:
+    one = await live()
+    reader, writer = await one.raw()
+    bodies = [bytes([number]) * 50_000 for number in range(1, 120)]
+    for body in bodies:
+        writer.write(frame(body))
+    await until(lambda: one.listener.metrics.of(ApiKey.PRODUCE).requests > 20)
+    other = await one.client()
+    await other.send(ApiKey.LIST_OFFSETS, 1, [bytes(200_000)])
+    for body in bodies:
+        assert await read_frame(reader) == struct.pack(">i", 1) + body
 
 
 async def test_no_answer_when_the_handler_says_so(live) -> None:
@@ -149,10 +180,11 @@ async def test_an_unknown_version_of_a_known_api(live) -> None:
 async def test_api_versions_says_what_is_served(live) -> None:
     one = await live()
     client = await one.client()
-    assert await client.learn_versions() == {0: (0, 13), 1: (4, 18), 2: (1, 9), 3: (0, 12), 18: (0, 4), 22: (0, 4)}
+    served = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 12), 8: (2, 7), 18: (0, 4), 22: (0, 4)}
+    assert await client.learn_versions() == served
     for version in (0, 1, 2, 4):
         answer = await client.request(18, version, {"client_software_name": "a", "client_software_version": "1"})
-        assert {each.api_key for each in answer.api_keys} == {0, 1, 2, 3, 18, 22}
+        assert {each.api_key for each in answer.api_keys} == set(served)
     (connection,) = one.listener.connections
     assert connection.client_software == ("a", "1")
 
@@ -163,9 +195,9 @@ async def test_api_versions_of_the_future_is_answered_in_the_oldest_form(live) -
     header = request_header(ApiKey.API_VERSIONS, 99, 5, "new")
     writer.write(struct.pack(">i", len(header)) + header)
     answer = await read_frame(reader)
-    assert struct.unpack_from(">ihi", answer) == (5, ErrorCode.UNSUPPORTED_VERSION, 6)
+    assert struct.unpack_from(">ihi", answer) == (5, ErrorCode.UNSUPPORTED_VERSION, 7)
     assert struct.unpack_from(">hhh", answer, 10) == (0, 0, 13)
-    assert len(answer) == 10 + 6 * 6
+    assert len(answer) == 10 + 7 * 6
 
 
 async def test_api_versions_with_a_bad_software_name(live) -> None:

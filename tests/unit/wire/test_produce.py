@@ -14,7 +14,7 @@ from tests.unit.wire.kio_messages import classes, make, ms, write
 from headrace.wire import produce
 from headrace.wire.errors import MalformedRequest
 from headrace.wire.messages import encode
-from headrace.wire.topics import NodeEndpoint
+from headrace.wire.topics import NodeEndpoint, write_topic
 
 _ID, _ID2 = UUID(int=7), UUID(int=8)
 VERSIONS = range(produce.LOWEST, produce.HIGHEST + 1)
@@ -182,5 +182,11 @@ def test_too_many_partitions_are_refused() -> None:
 @pytest.mark.parametrize("version", range(produce.FLEXIBLE, produce.HIGHEST + 1))
 def test_the_usual_response_is_the_general_one(version: int) -> None:
     topic = UUID(int=9) if version >= produce.TOPIC_IDS else "orders"
-    general = produce.write_response(version, [produce.PartitionResult(topic, 7, 0, 123456789012, -1, 42)])
-    assert produce.write_accepted(version, topic, 7, 123456789012, -1, 42) == general
+    results = [(7, 123456789012, -1, 42), (8, 0, 1_700_000_000_000, 0)]
+    general = [produce.PartitionResult(topic, partition, 0, *offsets) for partition, *offsets in results]
+    written = bytearray()
+    write_topic(written, topic, True, version >= produce.TOPIC_IDS)
+    for count in (1, 2):
+        assert produce.write_accepted(bytes(written), results[:count]) == produce.write_response(
+            version, general[:count]
+        )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.broker.authorizer import Operation
 from headrace.broker.broker import Broker
 from headrace.broker.handlers.leaders import LeaderHints
-from headrace.broker.replica_manager import Produced
+from headrace.broker.requests import Produced
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import LATER, Context, handles
 from headrace.wire.produce import (
@@ -23,12 +23,17 @@ from headrace.wire.produce import (
 )
 from headrace.wire.protocol import ApiKey
 
+_ACKS = (-1, 0, 1)
 
-@handles(ApiKey.PRODUCE, versions=(3, 13), advertise_from=0, raw=True)
+
+@handles(ApiKey.PRODUCE, versions=(3, 13), advertise_from=0, raw=True, borrows=True)
 def produce(broker: Broker, context: Context, body: memoryview) -> object:
     version = context.version
     request = parse_request(version, body)
-    refusal = _refusal(broker, context, request)
+    if request.acks not in _ACKS or request.transactional_id is not None or not broker.authorizer.unrestricted:
+        refusal = _refusal(broker, context, request)
+    else:
+        refusal = None
     if refusal is not None:
         return _answer(broker, context, request, [Produced(t, i, refusal) for t, i, _ in request.partitions])
 
@@ -41,12 +46,10 @@ def produce(broker: Broker, context: Context, body: memoryview) -> object:
 
 def _refusal(broker: Broker, context: Context, request: ProduceRequest) -> KafkaError | None:
     """Why the whole request is refused, if it is."""
-    if request.acks not in (-1, 0, 1):
+    if request.acks not in _ACKS:
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}: give 0, 1 or -1 (all)")
     if request.transactional_id is not None:
         return KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served")
-    if broker.authorizer.unrestricted:
-        return None
     allows, principal = broker.authorizer.allows, context.principal
     for topic, _, _ in request.partitions:
         name = broker.topic_name(topic)
@@ -58,10 +61,15 @@ def _refusal(broker: Broker, context: Context, request: ProduceRequest) -> Kafka
 def _answer(broker: Broker, context: Context, request: ProduceRequest, results: list[Produced]) -> bytearray | None:
     if request.acks == 0:
         return None
-    if len(results) == 1 and results[0].error is None and context.version >= FLEXIBLE:
-        topic, partition, _, *offsets = results[0]
-        return write_accepted(context.version, topic, partition, *offsets)
-    hints = LeaderHints(broker)
+    if request.only_topic and context.version >= FLEXIBLE:
+        accepted = [
+            (index, base_offset, append_time, log_start)
+            for _, index, error, base_offset, append_time, log_start in results
+            if error is None
+        ]
+        if len(accepted) == len(results):
+            return write_accepted(request.only_topic, accepted)
+    hints = LeaderHints(broker, context.connection.listener_name)
     written = [
         PartitionResult(topic, partition, 0, base_offset, append_time, log_start)
         if error is None

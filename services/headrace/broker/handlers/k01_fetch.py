@@ -12,7 +12,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.fetch_session import NO_SESSION, Session
 from headrace.broker.handlers.leaders import LeaderHints
 from headrace.broker.reader import Key, Wanted
-from headrace.broker.replica_manager import Fetched, FetchLimits
+from headrace.broker.requests import Fetched, FetchLimits
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import LATER, Context, handles
 from headrace.wire.fetch import TOPIC_IDS, FetchRequest, PartitionResult, parse_request, write_response
@@ -22,7 +22,7 @@ from headrace.wire.sending import Part
 READ_COMMITTED = 1
 
 
-@handles(ApiKey.FETCH, versions=(4, 18), raw=True)
+@handles(ApiKey.FETCH, versions=(4, 18), raw=True, borrows=True)
 def fetch(broker: Broker, context: Context, body: memoryview) -> object:
     request = parse_request(context.version, body)
     try:
@@ -70,7 +70,7 @@ def _open_session(broker: Broker, context: Context, request: FetchRequest) -> Se
 def _answer(
     broker: Broker, context: Context, request: FetchRequest, session: Session, found: list[Fetched]
 ) -> list[Part]:
-    hints = LeaderHints(broker)
+    hints = LeaderHints(broker, context.connection.listener_name)
     committed = () if request.isolation_level == READ_COMMITTED else None
     consumer = request.replica_id < 0
     results = []

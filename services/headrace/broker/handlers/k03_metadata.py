@@ -32,7 +32,7 @@ async def metadata(broker: Broker, context: Context, request: Any) -> dict[str, 
     if wanted and getattr(request, "allow_auto_topic_creation", True) and broker.config["auto.create.topics.enable"]:
         await create_missing(broker, wanted, context.client_id or "")
     await context.in_turn()
-    return picture.metadata(broker.image, wanted, broker.id)
+    return picture.metadata(broker.image, wanted, broker.id, context.connection.listener_name)
 
 
 async def create_missing(broker: Broker, wanted: Iterable[Any], client_id: str) -> None:

@@ -17,4 +17,4 @@ from headrace.wire.protocol import ApiKey
 
 @handles(ApiKey.FIND_COORDINATOR, versions=(0, 6))
 def find_coordinator(broker: Broker, context: Context, request: Any) -> dict[str, Any]:
-    return find_coordinators(broker.image, context.version, request)
+    return find_coordinators(broker.image, context.version, request, context.connection.listener_name)

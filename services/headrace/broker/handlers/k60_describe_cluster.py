@@ -28,15 +28,9 @@ def describe_cluster(broker: Broker, context: Context, request: Any) -> dict[str
         "cluster_id": broker.image.cluster_id,
         "controller_id": broker.id,
         "brokers": [
-            {
-                "broker_id": node.id,
-                "host": node.kafka.host,
-                "port": node.kafka.port,
-                "rack": node.rack or None,
-                "is_fenced": False,
-            }
+            {"broker_id": node.id, "host": at.host, "port": at.port, "rack": node.rack or None, "is_fenced": False}
             for node in broker.image.brokers.values()
-            if node.kafka is not None
+            if (at := node.kafka_by(context.connection.listener_name)) is not None
         ],
         "cluster_authorized_operations": NO_OPERATIONS,
     }

@@ -15,8 +15,9 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 class LeaderHints:
     """Collects the endpoints of the leaders that one response names."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, listener: str) -> None:
         self._broker = broker
+        self._listener = listener
         self.endpoints: list[NodeEndpoint] = []
 
     def of(self, topic: str | uuid.UUID, partition: int, error: KafkaError) -> tuple[int, int]:
@@ -27,8 +28,8 @@ class LeaderHints:
         if found is None:
             return NOBODY
         state, node = found
-        if node is not None and node.kafka is not None:
-            endpoint = NodeEndpoint(node.id, node.kafka.host, node.kafka.port, node.rack or None)
+        if node is not None and (at := node.kafka_by(self._listener)) is not None:
+            endpoint = NodeEndpoint(node.id, at.host, at.port, node.rack or None)
             if endpoint not in self.endpoints:
                 self.endpoints.append(endpoint)
         return state.leader, state.leader_epoch

@@ -15,4 +15,4 @@ from headrace.wire.protocol import ApiKey
 
 @handles(ApiKey.FIND_COORDINATOR, versions=(0, 6))
 def find_coordinator(coordinator: Coordinator, context: Context, request: Any) -> dict[str, Any]:
-    return find_coordinators(coordinator.image, context.version, request)
+    return find_coordinators(coordinator.image, context.version, request, context.connection.listener_name)

@@ -1,0 +1,339 @@
+"""A user runs Spark jobs beside a cluster: they end exact though pods are killed, and a stream survives a drain."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.e2e.client.fill import BEGIN, KEYS
+from tests.e2e.headrace import (
+    ROOT,
+    SPARK_NAMESPACE,
+    VERSION,
+    Release,
+    client_pod,
+    container_id,
+    reaper_pod,
+    spark_values,
+    tool_pod,
+    topic,
+)
+from tests.e2e.kubectl import CACHE_BIN, KubectlError, Namespace, Object, run, wait_for
+from tests.integration.java import require_java
+
+from headrace.cli.spark_status import state
+
+pytestmark = pytest.mark.timeout(600)
+
+RECORDS = 1_000_000
+BATCH = 50_000
+IMAGE = f"headrace/spark:{VERSION}"
+BIN = Path(sys.executable).parent
+KUBERNETES = ROOT / "jobs" / "kubernetes"
+CHECKPOINTS = "/var/lib/spark/checkpoints"
+# They are over before the optimising compiler pays for itself.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_PODS = {
+    "spark.kubernetes.executor.request.cores": "100m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": JAVA,
+}
+
+
+class Spark:
+    """`headrace spark` on the user's machine, and the pods of its jobs."""
+
+    def __init__(self, release: Release) -> None:
+        self.release = release
+        self.namespace = release.namespace
+
+    def command(self, *words: str, seconds: float = 300.0) -> str:
+        environment = {**os.environ, "PATH": f"{CACHE_BIN}{os.pathsep}{os.environ['PATH']}"}
+        line = [str(BIN / "headrace"), "spark", words[0], "-n", self.namespace.name, *words[1:]]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=seconds, env=environment)
+        if done.returncode:
+            raise KubectlError(f"{' '.join(line)} ended with {done.returncode}: {done.stdout}\n{done.stderr}")
+        return done.stdout + done.stderr
+
+    def submit(self, job: str, *arguments: str, options: tuple[str, ...] = (), seconds: float = 300.0) -> str:
+        """On a small machine, with what executors write on the claim `lake`."""
+        where = ("--cluster", self.release.name, "--image", IMAGE, "--volume", "lake:/lake")
+        small = [word for name, value in SMALL_PODS.items() for word in ("--conf", f"{name}={value}")]
+        return self.command("submit", *where, *small, *options, job, "--", *arguments, seconds=seconds)
+
+    def pods(self, job: str, role: str) -> list[Object]:
+        """Those that run, the newest last."""
+        found = self.namespace.list("pods", f"headrace.dev/spark-job={job},spark-role={role}")
+        live = [p for p in found if p["status"]["phase"] == "Running" and "deletionTimestamp" not in p["metadata"]]
+        return sorted(live, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def state(self, job: str) -> str:
+        return state(self.namespace.get("job", job))
+
+    def log(self, pod: Object) -> str:
+        return self.namespace.kubectl("logs", pod["metadata"]["name"])
+
+    def kill(self, pod: Object) -> None:
+        """kill -9 of everything in the pod."""
+        self.namespace.exec("reaper", "python3", "reaper.py", container_id(pod))
+
+    def wait_batches(self, job: str, wanted: int) -> Object:
+        """Waits until the driver that runs now has finished so many micro-batches; returns its pod."""
+
+        def far_enough() -> Object | None:
+            assert self.state(job) != "Failed", self.command("logs", job)
+            driver = self.pods(job, "driver")[-1]
+            return driver if len(re.findall(r"micro-batch \d+: \d+ rows", self.log(driver))) >= wanted else None
+
+        return wait_for(f"{wanted} micro-batches of {job}", far_enough, 240)
+
+    def wait_succeeded(self, job: str) -> str:
+        """Waits for the end; returns the log of the last driver."""
+
+        def succeeded() -> bool:
+            state = self.state(job)
+            assert state != "Failed", self.command("logs", job)
+            return state == "Succeeded"
+
+        wait_for(f"{job} has succeeded", succeeded, 420, pause=2)
+        return self.command("logs", job)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Spark:
+    """A small release of its own, a claim for what jobs write, and the pods of the client."""
+    release = Release(Namespace(SPARK_NAMESPACE), "lakes")
+    # A second release on a cluster: the definitions are there, and kept up to date by the operator of the first.
+    there = run("kubectl", "get", "crd", "clusters.headrace.dev", "--ignore-not-found", "-o", "name")
+    release.install(spark_values(), *(("--skip-crds",) if there else ()))
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "lake"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
+    }
+    release.namespace.apply(tool_pod(), client_pod(), reaper_pod(), claim)
+    release.wait_ready()
+    return Spark(release)
+
+
+@pytest.fixture(scope="module")
+def clicks(spark: Spark) -> Object:
+    """The million records, and what was said when they were sent."""
+    # Their times are long past: a topic that keeps records for a week would drop them at once.
+    kept = {"partitions": 4, "replicas": 1, "config": {"retention.ms": "-1"}, "deletionPolicy": "Delete"}
+    for name in ("clicks", "counts"):
+        spark.namespace.apply(topic(name, spark.release.name, **kept))
+        spark.namespace.wait_condition("hrt", name, "Ready", seconds=60)
+    wait_for("the client", lambda: spark.namespace.exec("client", "true") == "", 60)
+    words = ("python3", "fill.py", spark.release.bootstrap, "clicks", str(RECORDS))
+    sent: Object = json.loads(spark.namespace.exec("client", *words, seconds=240))
+    assert (sent["acked"], sent["failed"]) == (RECORDS, [])
+    return sent
+
+
+def interrupted(spark: Spark, job: str, *arguments: str) -> str:
+    """Runs a job over the million records, and kills an executor and then the driver on its way."""
+    line = ("--topic", "clicks", "--max-offsets", str(BATCH), *arguments)
+    spark.submit(str(ROOT / "jobs" / f"{job.replace('-', '_')}.py"), *line, options=("--no-follow",))
+    spark.wait_batches(job, 2)
+    spark.kill(spark.pods(job, "executor")[0])
+    first = spark.wait_batches(job, 5)
+    spark.kill(first)
+    log = spark.wait_succeeded(job)
+    found = re.search(r"(\d+) rows in (\d+) micro-batches", log)
+    assert found is not None, log
+    assert 0 < int(found[1]) < RECORDS, f"it was not killed in the middle: the second driver read {found[1]}"
+    return found[0]
+
+
+def check(spark: Spark, *arguments: str) -> Object:
+    """What a job of the user's own finds in what was written."""
+    log = spark.submit(str(ROOT / "tests" / "e2e" / "spark_check.py"), *arguments)
+    (line,) = [each for each in log.splitlines() if each.startswith("found ")]
+    found: Object = json.loads(line.removeprefix("found "))
+    return found
+
+
+def test_parquet_is_exact_though_an_executor_and_the_driver_are_killed(
+    spark: Spark, clicks: Object, say: Callable[[str], None]
+) -> None:
+    said = interrupted(spark, "topic-to-parquet", "--output", "/lake/clicks", "--checkpoint", f"{CHECKPOINTS}/clicks")
+    say(f"topic_to_parquet, after its driver was killed: {said}")
+    found = check(spark, "--parquet", "/lake/clicks")
+    assert found["rows"] == RECORDS
+    assert found["places"] == RECORDS, "records are there twice"
+    assert found["checksum"] == clicks["checksum"]
+
+
+def test_windows_are_exact_though_an_executor_and_the_driver_are_killed(
+    spark: Spark, clicks: Object, say: Callable[[str], None]
+) -> None:
+    line = ("--output-topic", "counts", "--window", "1 minute", "--late", "10 seconds")
+    # State is written by executors, so this checkpoint is where they reach it.
+    said = interrupted(spark, "windowed-counts", *line, "--checkpoint", "/lake/_checkpoints/counts")
+    say(f"windowed_counts, after its driver was killed: {said}")
+    windows = check(spark, "--counts", "counts")["windows"]
+    assert len({(each["key"], each["start"]) for each in windows}) == len(windows), "windows were written twice"
+    assert {(each["key"], each["start"]): each["count"] for each in windows} == expected_windows()
+
+
+def expected_windows() -> dict[tuple[str, str], int]:
+    """Of every record but the last, whose window is still open."""
+    counted = Counter((n % KEYS, n // 60_000) for n in range(RECORDS - 1))
+    return {
+        (
+            f"key-{key}",
+            datetime.fromtimestamp(BEGIN / 1000 + 60 * minute, UTC).strftime("%Y-%m-%dT%H:%M:00.000Z"),
+        ): count
+        for (key, minute), count in counted.items()
+    }
+
+
+def test_spark_submit_in_cluster_mode(spark: Spark, clicks: Object) -> None:
+    """As jobs/README.md says it, with Spark's own tool."""
+    require_java()
+    spark.namespace.kubectl("apply", "-f", str(KUBERNETES / "rbac.yaml"))
+    server = json.loads(spark.namespace.kubectl("config", "view", "--minify", "-o", "json"))
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "headrace-checkpoints"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    spark.namespace.apply(claim)
+    conf = {
+        **SMALL_PODS,
+        "spark.kubernetes.namespace": SPARK_NAMESPACE,
+        "spark.kubernetes.container.image": IMAGE,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": "headrace-spark",
+        "spark.kubernetes.driver.podTemplateFile": str(KUBERNETES / "driver-pod.yaml"),
+        "spark.kubernetes.executor.podTemplateFile": str(KUBERNETES / "executor-pod.yaml"),
+        "spark.kubernetes.driver.pod.name": "plain-driver",
+        "spark.kubernetes.driver.request.cores": "100m",
+        "spark.driver.memory": "512m",
+        "spark.driver.memoryOverhead": "640m",
+        "spark.executor.memory": "512m",
+        "spark.executor.memoryOverhead": "640m",
+        "spark.executor.instances": "1",
+        "spark.log.level": "WARN",
+        **{
+            f"spark.kubernetes.{who}.volumes.persistentVolumeClaim.lake.{key}": value
+            for who in ("driver", "executor")
+            for key, value in (("options.claimName", "lake"), ("mount.path", "/lake"))
+        },
+    }
+    api_server = server["clusters"][0]["cluster"]["server"]
+    line = [str(BIN / "spark-submit"), "--master", f"k8s://{api_server}", "--deploy-mode", "cluster", "--name", "plain"]
+    for name, value in conf.items():
+        line += ["--conf", f"{name}={value}"]
+    line += [
+        "local:///opt/headrace/jobs/topic_to_parquet.py",
+        "--bootstrap-servers",
+        f"{spark.release.name}-metadata:9094",
+    ]
+    line += ["--topic", "clicks", "--output", "/lake/plain", "--checkpoint", f"{CHECKPOINTS}/plain"]
+    spark.namespace.delete("pod", "plain-driver")
+    done = subprocess.run(line, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    driver = spark.namespace.get("pod", "plain-driver")
+    assert driver["status"]["phase"] == "Succeeded", spark.log(driver)
+    assert f"{RECORDS} rows in 1 micro-batches" in spark.log(driver)
+
+
+@pytest.fixture
+def stream(spark: Spark, clicks: Object) -> Iterator[str]:
+    """A job that runs on and on, from the million records to Parquet."""
+    line = ("--topic", "clicks", "--output", "/lake/stream", "--checkpoint", f"{CHECKPOINTS}/stream")
+    line += ("--continuous", "--trigger", "1 second", "--group", "streamers")
+    options = ("--no-follow", "--name", "stream")
+    spark.submit("topic_to_parquet", *line, options=options)
+    yield "stream"
+    if spark.namespace.exists("job", "stream"):
+        spark.command("stop", "stream", "--forget")
+
+
+def test_a_stream_survives_a_drain_is_scraped_and_stops(spark: Spark, stream: str) -> None:
+    first = spark.wait_batches(stream, 1)
+    wait_for("the group has no lag", lambda: lag(spark, "streamers") == 0, 60)
+    assert_scraped(spark.namespace, first)
+
+    evict(spark.namespace, first)
+    spark.namespace.wait_gone("pod", first["metadata"]["name"])
+    second = wait_for("another driver", lambda: spark.pods(stream, "driver")[-1], 120)
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    words = ("python3", "fill.py", spark.release.bootstrap, "clicks", "1000")
+    spark.namespace.exec("client", *words, seconds=60)
+    second = spark.wait_batches(stream, 1)
+    assert "1000 rows" in spark.log(second), "it goes on where the first one was"
+    (listed,) = [row for row in json.loads(spark.command("list", "-o", "json")) if row["name"] == stream]
+    assert (listed["state"], listed["cluster"], listed["failed_starts"]) == ("Running", spark.release.name, 0)
+    assert "micro-batch" in spark.command("logs", stream)
+    with pytest.raises(KubectlError, match="job stream runs already: `headrace spark stop stream"):
+        spark.submit("topic_to_parquet", options=("--name", "stream"))
+
+    spark.command("stop", stream)
+    for role in ("driver", "executor"):
+        wait_for(f"no {role} runs", lambda role=role: not spark.pods(stream, role), 60)
+    assert spark.namespace.exists("pvc", f"{stream}-checkpoints"), "the checkpoint stays"
+    with pytest.raises(KubectlError, match="no Spark job stream in namespace"):
+        spark.command("stop", stream)
+
+
+def lag(spark: Spark, group: str) -> int:
+    """Over all partitions; KeyError while something is not committed yet."""
+    partitions = json.loads(spark.release.headrace("groups", "describe", group, "-o", "json"))["partitions"]
+    if not partitions or any(each["lag"] is None for each in partitions):
+        raise KeyError(f"{group} has committed nothing yet: {partitions}")
+    return sum(each["lag"] for each in partitions)
+
+
+def evict(namespace: Namespace, pod: Object) -> None:
+    """What `kubectl drain` asks for."""
+    name = pod["metadata"]["name"]
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace.name}}
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{name}/eviction"
+    namespace.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
+
+
+def assert_scraped(namespace: Namespace, driver: Object) -> None:
+    """Prometheus finds the driver by its annotations, and its executors in the driver's second page."""
+    notes = driver["metadata"]["annotations"]
+    assert notes["prometheus.io/scrape"] == "true"
+    name, port = driver["metadata"]["name"], int(notes["prometheus.io/port"])
+    text = namespace.proxied(name, port, notes["prometheus.io/path"])
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert any("spark_streaming" in each and "inputRate" in each for each in names), sorted(names)
+    text = namespace.proxied(name, port, "/metrics/executors/prometheus")
+    executors = {s.labels["executor_id"] for f in text_string_to_metric_families(text) for s in f.samples}
+    assert len(executors) >= 3, executors
+
+
+def test_mistakes_are_told_before_anything_is_made(spark: Spark) -> None:
+    with pytest.raises(KubectlError, match="no Cluster demo in namespace headrace-e2e-spark"):
+        spark.command("submit", "replay")
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "not-ours"},
+        "spec": {
+            "suspend": True,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "x", "image": "none"}]}},
+        },
+    }
+    spark.namespace.apply(job)
+    for words in (("stop", "not-ours"), ("logs", "not-ours")):
+        with pytest.raises(KubectlError, match="is a Job that `headrace spark` did not make"):
+            spark.command(*words)
+    assert spark.namespace.exists("job", "not-ours")
+    spark.namespace.delete("job", "not-ours")

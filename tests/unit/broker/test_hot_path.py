@@ -1,0 +1,117 @@
+"""What one request costs, counted in calls and not in time: a layer that is added to the hot path is noticed here.
+
+The bounds are what was counted when they were written. Lower them with what you save; raise them only for something
+that is worth it, and say what.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.hot_path import Calls, HotPath, counted, fetch_frame, produce_frame
+
+from headrace.storage import log
+
+pytestmark = pytest.mark.skipif(
+    not log.__file__.endswith(".py"), reason="compiled code makes no calls that can be counted; run `make pure` first"
+)
+
+WARM_UP = 3
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[HotPath]:
+    made = HotPath(tmp_path, partitions=50)
+    yield made
+    made.close()
+
+
+def calls(path: HotPath, *frames: bytes) -> Calls:
+    """What the broker calls for requests that come in one go; none of them is the first of its kind."""
+    path.send(*frames)
+    with counted() as found:
+        path.loop.turn()
+    for _ in frames:
+        path.answer()
+    return found
+
+
+def within(found: Calls, python: int, c: int) -> None:
+    assert found.python.total() <= python, found
+    assert found.c.total() <= c, found
+
+
+def produced(path: HotPath, partitions: int, batch_bytes: int, acks: int = 1, record_bytes: int = 1024) -> Calls:
+    frame = produce_frame(partitions, batch_bytes, acks, record_bytes)
+    for _ in range(WARM_UP):
+        path.ask(frame)
+    return calls(path, frame)
+
+
+def session_of(path: HotPath, partitions: int) -> int:
+    """A fetch session that has read all there is; its next epoch is 2."""
+    [answer] = path.ask(fetch_frame(0, 0, dict.fromkeys(range(partitions), 0)))
+    session: int = struct.unpack_from(">i", answer, 11)[0]
+    return session
+
+
+def fetched(path: HotPath, partitions: int) -> Calls:
+    """A consumer at the end of `partitions` gets the next batch of each."""
+    session = session_of(path, partitions)
+    ends = {index: path.replicas.get("t", index).log.log_end_offset for index in range(partitions)}
+    path.ask(fetch_frame(session, 1, ends))
+    path.ask(produce_frame(partitions, 16384))
+    return calls(path, fetch_frame(session, 2, ends))
+
+
+def test_a_produce_request(path: HotPath) -> None:
+    within(produced(path, 1, 16384), python=61, c=76)
+
+
+def test_each_further_partition_of_a_produce_request(path: HotPath) -> None:
+    one, eleven = produced(path, 1, 1024), produced(path, 11, 1024)
+    assert (eleven.python.total() - one.python.total()) / 10 <= 15, eleven
+
+
+def test_a_produce_request_reads_writes_and_answers_once(path: HotPath) -> None:
+    found = produced(path, 1, 16384)
+    assert [found.c[name] for name in ("socket.recv_into", "write", "socket.send", "crc32c")] == [1, 1, 1, 1], found
+
+
+def test_no_step_looks_at_a_record(path: HotPath) -> None:
+    few, many = produced(path, 1, 16384, record_bytes=8192), produced(path, 1, 16384, record_bytes=10)
+    assert many.total == few.total, many
+
+
+def test_acks_all_costs_a_lone_leader_nothing_more(path: HotPath) -> None:
+    one, all_of_them = produced(path, 1, 16384, acks=1), produced(path, 1, 16384, acks=-1)
+    assert all_of_them.total <= one.total + 2, all_of_them
+
+
+def test_requests_that_come_together_are_read_and_answered_together(path: HotPath) -> None:
+    frame = produce_frame(1, 1024)
+    path.ask(frame)
+    one, five = calls(path, frame), calls(path, *[frame] * 5)
+    assert (five.c["socket.recv_into"], five.c["socket.sendmsg"], five.c["socket.send"]) == (1, 1, 0), five
+    assert five.python.total() < 5 * one.python.total() - 40, five
+
+
+def test_a_fetch_request(path: HotPath) -> None:
+    within(fetched(path, 1), python=112, c=119)
+
+
+def test_each_further_partition_of_a_fetch_request(path: HotPath) -> None:
+    one, eleven = fetched(path, 1), fetched(path, 11)
+    assert (eleven.python.total() - one.python.total()) / 10 <= 43, eleven
+
+
+def test_a_fetch_that_names_nothing_does_not_walk_over_its_session(path: HotPath) -> None:
+    few, many = session_of(path, 2), session_of(path, 50)
+    counts = []
+    for session in (few, many):
+        path.ask(fetch_frame(session, 1, {}))
+        counts.append(calls(path, fetch_frame(session, 2, {})).total)
+    assert counts[0] == counts[1]
