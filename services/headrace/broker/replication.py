@@ -215,7 +215,7 @@ class LeaderLoop:
     async def _wait_for(self, answer: asyncio.Future[memoryview]) -> None:
         """Waits for an answer, for a partition that is added, or for one that may be asked for again.
 
-        Once for every fetch: one future, where a task and an `asyncio.wait` would cost as much as the rest of it.
+        Once for every fetch, so it takes one future and not a task and an `asyncio.wait`.
         """
         loop = asyncio.get_running_loop()
         wake = self._wake = loop.create_future()
