@@ -5,6 +5,7 @@ Only the loop is a stand-in, so that a test says when a turn happens, and what t
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 import struct
@@ -200,7 +201,7 @@ class Calls:
     def total(self) -> int:
         return self.python.total() + self.c.total()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         named = [(f"{Path(code.co_filename).name}:{code.co_name}", n) for code, n in self.python.most_common()]
         lines = [f"{n:6} {name}" for name, n in [*named, *self.c.most_common()]]
         return "\n".join([f"{self.python.total()} Python calls, {self.c.total()} C calls", *lines])
@@ -208,10 +209,13 @@ class Calls:
 
 @contextmanager
 def counted() -> Iterator[Calls]:
+    """What is called meanwhile; not by the collector, which would finalise what other tests left behind."""
     calls = Calls()
+    gc.disable()
     sys.setprofile(calls.note)
     try:
         yield calls
     finally:
         sys.setprofile(None)
+        gc.enable()
         calls.c["setprofile"] -= 1
