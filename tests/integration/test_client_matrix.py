@@ -24,6 +24,9 @@ from tests.integration.kafka_clients import (
     Want,
 )
 
+# Programs of other languages are built once a machine, in the time of the first test that wants them.
+pytestmark = pytest.mark.timeout(900)
+
 CLIENTS: list[Client] = [Confluent(), KafkaPython(), AioKafka(), Kcat(), Java(), FranzGo(), KafkaJs(), RsKafka()]
 BY_NAME = {client.name: client for client in CLIENTS}
 NAMES = [pytest.param(name, marks=pytest.mark.java) if name == "java" else name for name in BY_NAME]

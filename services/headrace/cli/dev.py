@@ -189,7 +189,6 @@ class _InProcess:
                 member.pid = os.getpid()
                 member.grpc, member.kafka, member.metrics = running.grpc, running.kafka, running.metrics
                 ends.append(running.lost)
-            process.spare_the_collector()
             done = asyncio.ensure_future(_first(ends))
             try:
                 yield done
