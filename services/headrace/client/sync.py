@@ -25,6 +25,7 @@ __all__ = ["Admin", "Consumer", "Producer"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
+SETTLE_SECONDS = 1.0
 
 
 class LoopThread:
@@ -55,9 +56,19 @@ class LoopThread:
         return self.run(work())
 
     def stop(self) -> None:
+        self.run(self._settle())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _settle(self) -> None:
+        """Calls that have ended still get a last event from gRPC, and another client's thread may pass it on. If the
+        loop is closed by then, that thread is told of an error."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            _, late = await asyncio.wait(left, timeout=SETTLE_SECONDS)
+            for task in late:
+                task.cancel()
 
 
 class _Client(Protocol):
