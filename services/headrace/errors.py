@@ -204,3 +204,12 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}" if self.message else self.code.name
+
+    def bare(self) -> KafkaError:
+        """This error, to be kept as an answer: without the calls it was raised in.
+
+        Those hold the whole request, and also the list of answers that the error is put into: such a circle is freed
+        only when the collector comes by, which is rarely.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self

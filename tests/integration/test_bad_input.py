@@ -39,7 +39,7 @@ from tests.integration.raw import (
 )
 
 SEED = 20
-GROWTH = 64 << 20
+GROWTH = 32 << 20
 # What a server says to another server (registrations, elections, markers) would be obeyed when it is well formed.
 BETWEEN_SERVERS = {4, 5, 6, 7, 27, *range(52, 60), 62, 63, 64, 67, 70, 73, *range(80, 88)}
 

@@ -86,7 +86,7 @@ class ReplicaControl:
                         self._confirm(topic_id, index)
                 except KafkaError as error:
                     log.error("cannot serve %s-%d: %s", topic, index, error)
-                    failures.append((topic, topic_id, index, error))
+                    failures.append((topic, topic_id, index, error.bare()))
             asyncio.get_running_loop().run_in_executor(None, self._log_dirs.begin_sync())
             if full:
                 self.synced.set()
@@ -126,7 +126,7 @@ class ReplicaControl:
                 try:
                     self._let_go(partition, delete)
                 except KafkaError as error:
-                    failures.append((partition.topic, topic_id, index, error))
+                    failures.append((partition.topic, topic_id, index, error.bare()))
             return failures
 
     def _check(self, controller_epoch: int, broker_epoch: int) -> None:

@@ -75,7 +75,7 @@ class DataService(broker_pb2_grpc.BrokerServicer):
             return self._produce(request)
         except KafkaError as error:
             refused: asyncio.Future[pb.ProduceResponse] = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
+            refused.set_exception(error.bare())
             return refused
 
     def _produce(self, request: pb.ProduceRequest) -> asyncio.Future[pb.ProduceResponse]:

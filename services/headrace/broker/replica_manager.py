@@ -151,7 +151,7 @@ class ReplicaManager:
                     check_owner(partition, records, epoch, self._image())
                 info = partition.append(records, acks, now_ms)
             except KafkaError as error:
-                results.append(Produced(topic, index, error))
+                results.append(Produced(topic, index, error.bare()))
                 if partition is not None:
                     partition.traffic.failed_produce += 1
                 continue
@@ -293,6 +293,7 @@ class ReplicaManager:
                 return Fetched(key, None, [], 0, partition.high_watermark, log_start, None, nearest)
             info = partition.read(want.offset, min(want.max_bytes, left), replica=is_replica, min_one_batch=first)
         except KafkaError as error:
+            error.bare()
             if partition is not None:
                 partition.traffic.failed_fetch += 1
                 return Fetched(key, error, [], 0, partition.high_watermark, partition.log.log_start_offset)

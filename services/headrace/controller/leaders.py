@@ -221,7 +221,7 @@ def elect(view: View, request: cpb.ElectLeadersRequest) -> tuple[Plan, cpb.Elect
         except KafkaError as refused:
             if everything and refused.code is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
-            refusal = refused
+            refusal = refused.bare()
         response.results.add(partition=named, error=error_message(refusal) if refusal else None)
     return plan, response
 

@@ -120,6 +120,13 @@ class FrameMemory:
         owner.memory_granted()
 
 
+class _Nobody:
+    def memory_granted(self) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class FrameReader:
     """The reading half of a connection: `receive` once for each readiness, then `next` until it gives None."""
 
@@ -236,8 +243,10 @@ class FrameReader:
             self._position, self._end = 0, len(self._view)
 
     def close(self) -> None:
-        """Give back the memory of a frame that will not be completed."""
+        """Give back the memory of a frame that will not be completed; let go of the connection, see `Output.close`."""
         self._memory.forget(self._owner)
+        self._owner = _NOBODY
+        self._view, self._position, self._end = self._scratch, 0, 0
         if self._frame is not None:
             self._frame = None
             self._memory.give_back(self._taken)

@@ -86,6 +86,10 @@ def read_ahead(descriptor: int, position: int, length: int) -> None:
         position += count
 
 
+def _nobody(*_: object) -> None:
+    """Who is told once a connection is closed."""
+
+
 class Output:
     """The sending half of a connection. `put` queues, `flush` sends; what the socket does not take yet is sent when
     it does. `on_drained` is called when nothing is left after such a wait, `on_lost` when the connection broke.
@@ -167,8 +171,9 @@ class Output:
         return True
 
     def close(self) -> None:
-        """Drop what is left and let go of its files."""
+        """Drop what is left and let go of its files, and of the connection: no circle is left to the collector."""
         self.closed = True
+        self._on_drained = self._on_lost = _nobody
         self._stop_writing()
         # A worker thread may still read from the file at the head; that one is released when it has finished.
         kept = [self._queue.popleft()] if self._ahead else []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import random
 import struct
@@ -10,6 +12,7 @@ from dataclasses import replace
 
 from conftest import frame, until
 
+from headrace.wire.connection import Connection
 from headrace.wire.frames import FIRST_ALLOCATION, FrameMemory
 
 
@@ -60,6 +63,28 @@ async def test_a_frame_that_stands_still_gives_way(live) -> None:
     body = b"now" + bytes(2 << 20)
     assert bytes(await client.send(0, 3, [body])) == body
     assert one.listener.metrics.connections_dropped == 1
+
+
+def connections_in_memory() -> int:
+    return sum(type(each) is Connection for each in gc.get_objects())
+
+
+async def test_a_closed_connection_is_freed_without_the_collector(live, uncollected: None) -> None:
+    """Half a frame, a frame of its own and an answer under way: all that a connection can hold when it ends."""
+    one = await live()
+    before = connections_in_memory()
+    for begun in (b"\0\0", frame(b"later")[:-2], frame(b"now" + bytes(1 << 20))[: 1 << 19], frame(b"later")):
+        reader, writer = await one.raw()
+        writer.write(begun)
+        await until(
+            lambda all_of_it=begun: [each.bytes_moved() for each in one.listener.connections] == [len(all_of_it)]
+        )
+        writer.close()
+        await until(lambda: not one.listener.connections)
+        one.service.parked.clear()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+    await until(lambda: connections_in_memory() == before)
 
 
 class Owner:

@@ -41,6 +41,7 @@ def produce(broker: Broker, context: Context, body: memoryview) -> object:
         context.complete(_answer(broker, context, request, results))
 
     broker.replicas.produce(request.partitions, request.acks, request.timeout_ms, reply)
+    request.partitions = []  # who waits for acknowledgements does not keep the frame
     return LATER
 
 
