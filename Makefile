@@ -10,12 +10,12 @@ help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard protos/headrace/v1/*.proto)
-define install # what to install, and how long that takes
+define install # what to install, how long that takes, and options for pip
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: set PYTHON=python3.11"; exit 1; }
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv || { echo "No venv module: apt-get install python3-venv"; rm -rf .venv; exit 1; }
 	@echo "Installing into .venv ($(2) the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '$(1)'
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(3) -c constraints.txt -e '$(1)'
 endef
 
 # Running Headrace needs far less than testing it (Spark alone is 400 MB), so `make up` does not wait for the rest.
@@ -23,8 +23,9 @@ $(RUNS): $(SOURCES)
 	$(call install,.,about a minute)
 	@touch $@
 
+# Of all that the tests bring along little is imported: Python compiles that much by itself, not all 80 MB here.
 $(STAMP): $(SOURCES)
-	$(call install,.[dev],about two minutes)
+	$(call install,.[dev],about two minutes,--no-compile)
 	@touch $(RUNS) $@
 
 setup: $(STAMP) ## Make .venv and install Headrace and its tools into it
