@@ -15,8 +15,10 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
 from tests.integration.bouncing import Bouncer, Load, check_records, in_sync, leader_of, read_all, say
 from tests.integration.cluster import Cluster, wait_until
+from tests.integration.raw import PRODUCE, Wire, body, decode, framed, produce_request, record_batch
 from tests.integration.topics import make_topic, replicas_of, write
 
 from headrace.v1 import controller_pb2 as pb
@@ -221,6 +223,26 @@ def test_a_damaged_segment_takes_its_disk_and_the_others_serve(three: Three) -> 
     shutil.rmtree(segment.parent)  # what an operator does: the replica is copied anew
     bouncer.start("broker", 0)
     wait_until(lambda: in_sync(admin, topic) and in_sync(admin, other), "the mended broker back in sync")
+
+
+def test_a_paused_leader_is_not_believed_when_it_wakes(three: Three) -> None:
+    """What reaches it while it sleeps it appends as the leader it was: nobody confirms it, and it is cut off again."""
+    cluster, bouncer, admin = three
+    topic = make_topic(admin, "paused", [0, 1, 2])
+    write(cluster.bootstrap, topic, 10)
+    with Wire(cluster.process("broker", 0)["kafka"], timeout=60) as wire:
+        bouncer.signal("broker", 0, signal.SIGSTOP)
+        try:
+            wire.send(framed(body(produce_request(topic, record_batch([b"of the zombie"])))))
+            write(cluster.bootstrap, topic, 10, first=10)
+        finally:
+            bouncer.signal("broker", 0, signal.SIGCONT)
+        answer = decode(wire.receive(), PRODUCE, 9).responses[0].partition_responses[0]
+    assert answer.error_code != ErrorCode.none
+    wait_until(lambda: in_sync(admin, topic), "the one that slept in sync again")
+    assert [int(v.split()[0]) for v in read_all(cluster.bootstrap, topic, 0).values()] == list(range(20))
+    logs = [cluster.data.glob(f"broker-{i}/*/{topic}-0/{0:020d}.log") for i in range(3)]
+    assert len({file.read_bytes() for found in logs for file in found}) == 1, "three logs, one content"
 
 
 def test_records_flow_while_etcd_is_away(three: Three) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -68,6 +69,19 @@ def test_the_wrong_broker_says_so(three: Cluster, spread: str) -> None:
             refused = {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition}
             assert produce(wire, spread, record_batch([b"x"]), partition=number).error_code in refused
             assert fetch(wire, spread, 0, partition=number).error_code in refused
+
+
+def test_a_second_broker_of_the_same_id_is_turned_away(three: Cluster, tmp_path: Path) -> None:
+    own = {"log.dirs": tmp_path / "data", "listeners": "PLAINTEXT://127.0.0.1:0", "metrics.port": 0}
+    config = three.process("broker", 0)["config"]
+    changed = [part for name, value in own.items() for part in ("--set", f"{name}={value}")]
+    done = subprocess.run(
+        [*command(), "broker", "--config", config, *changed], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "DUPLICATE_BROKER_REGISTRATION: id 0 is taken by a live process" in done.stderr
+    assert "give one of them another id" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_drained_broker_holds_nothing(three: Cluster, spread: str) -> None:
