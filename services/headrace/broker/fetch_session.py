@@ -43,9 +43,8 @@ class Session(Reader):
     def knows(self, place: Place, high_watermark: int, log_start_offset: int) -> bool:
         return self.full or place.sent == (high_watermark, log_start_offset)
 
-    def is_news(self, key: Key, has_data: bool, failed: bool, high_watermark: int, log_start_offset: int) -> bool:
+    def is_news(self, place: Place, has_data: bool, failed: bool, high_watermark: int, log_start_offset: int) -> bool:
         """Whether an answer must name this partition; remembers what it says."""
-        place = self.places[key]
         marks = (high_watermark, log_start_offset)
         if failed:
             place.sent = None

@@ -14,7 +14,7 @@ from headrace.broker import throttle
 from headrace.broker.delayed import DelayedFetch, DelayedProduce
 from headrace.broker.owners import check_owner
 from headrace.broker.partition import Partition
-from headrace.broker.reader import Key, Reader, Wanted
+from headrace.broker.reader import Place, Reader, Wanted
 from headrace.broker.requests import Fetched, FetchLimits, FetchReply, Produced, ProduceReply
 from headrace.broker.stats import Stats
 from headrace.broker.throttle import Throttle
@@ -26,6 +26,7 @@ from headrace.timing.purgatory import Purgatory, PurgatoryFull
 ANNOUNCE_SECONDS = 0.005
 """How long a new high watermark waits for a batch to go to the followers with, before it goes alone."""
 
+_NONE: dict[int, Partition] = {}
 _new_tuple = tuple.__new__
 
 
@@ -50,7 +51,8 @@ class ReplicaManager:
         self._clock = clock
         self._call_soon = call_soon
         self._image = image
-        self._partitions: dict[tuple[str | uuid.UUID, int], Partition] = {}
+        self._topics: dict[str | uuid.UUID, dict[int, Partition]] = {}
+        """By name and by id, then by number: a UUID is hashed in Python, so the hot path does it once for a topic."""
         self._moved: dict[Partition, None] = {}
         self._call_later = call_later or (lambda _, callback: call_soon(callback))
         self._unannounced: dict[Partition, None] = {}
@@ -68,8 +70,8 @@ class ReplicaManager:
     # --- which partitions there are
 
     def add(self, partition: Partition) -> None:
-        self._partitions[partition.topic, partition.index] = partition
-        self._partitions[partition.topic_id, partition.index] = partition
+        for topic in (partition.topic, partition.topic_id):
+            self._topics.setdefault(topic, {})[partition.index] = partition
         partition.traffic = self.stats.topic(partition.topic)
         self.update_throttled(partition, self._image())
 
@@ -83,8 +85,11 @@ class ReplicaManager:
         """Forgets a partition; whoever waits on it is told that this is no longer its leader."""
         if self.on_removed is not None:
             self.on_removed(partition)
-        self._partitions.pop((partition.topic, partition.index), None)
-        self._partitions.pop((partition.topic_id, partition.index), None)
+        for topic in (partition.topic, partition.topic_id):
+            held = self._topics.get(topic, _NONE)
+            held.pop(partition.index, None)
+            if not held:
+                self._topics.pop(topic, None)
         partition.progress = None
         self.wake(partition)
 
@@ -95,17 +100,17 @@ class ReplicaManager:
             self.wake(partition)
 
     def find(self, topic: str | uuid.UUID, index: int) -> Partition | None:
-        return self._partitions.get((topic, index))
+        return self._topics.get(topic, _NONE).get(index)
 
     def get(self, topic: str | uuid.UUID, index: int) -> Partition:
         """The partition, or the error that sends a client to where it is."""
-        partition = self._partitions.get((topic, index))
+        partition = self._topics.get(topic, _NONE).get(index)
         if partition is None:
             raise self._unknown(topic, index)
         return partition
 
     def partitions(self) -> list[Partition]:
-        return [p for (topic, _), p in self._partitions.items() if type(topic) is str]
+        return [p for topic, held in self._topics.items() if type(topic) is str for p in held.values()]
 
     def _unknown(self, topic: str | uuid.UUID, index: int) -> KafkaError:
         image = self._image()
@@ -139,8 +144,11 @@ class ReplicaManager:
         results: list[Produced] = []
         missing: dict[int, tuple[Partition, int]] = {}
         now_ms = self._clock.time_ms()
+        last_topic, held = None, _NONE
         for topic, index, records in batches:
-            partition = self._partitions.get((topic, index))
+            if topic is not last_topic:
+                last_topic, held = topic, self._topics.get(topic, _NONE)
+            partition = held.get(index)
             try:
                 if partition is None:
                     raise self._unknown(topic, index)
@@ -164,7 +172,7 @@ class ReplicaManager:
                 traffic = partition.traffic
                 traffic.bytes_in += size
                 traffic.messages_in += records_in
-                if partition.readers or self.produces.watches(partition):
+                if partition.readers or (self.produces.size and self.produces.watches(partition)):
                     self.wake(partition)
         if not missing:
             reply(results)
@@ -192,7 +200,7 @@ class ReplicaManager:
             return
         reader.waiting = delayed
         for place in reader.stirred:
-            place.watch(self._partitions[place.key])
+            place.watch(self.get(*place.key))
 
     def read(self, limits: FetchLimits, reader: Reader, *, fresh: bool = False) -> tuple[list[Fetched], bool]:
         """Reads once, within the limits, what was stirred; the second value says that there is no reason to wait.
@@ -203,9 +211,13 @@ class ReplicaManager:
         results: list[Fetched] = []
         replica = limits.replica_id >= 0
         left, some, settled = limits.max_bytes, False, False
+        last_topic, held = None, _NONE
         for place in list(reader.stirred):
-            want, partition = place.want, self._partitions.get(place.key)
-            found = self._read_one(partition, place.key, want, limits, left, not some, fresh)
+            topic, index = place.key
+            if topic is not last_topic:
+                last_topic, held = topic, self._topics.get(topic, _NONE)
+            want, partition = place.want, held.get(index)
+            found = self._read_one(partition, place, limits, left, not some, fresh)
             results.append(found)
             if found.error is not None or found.diverging is not None or found.preferred_replica >= 0:
                 settled = True
@@ -238,7 +250,7 @@ class ReplicaManager:
         total, replica = 0, limits.replica_id >= 0
         by_followers = self.rack_aware and not replica
         for place in list(reader.stirred):
-            want, partition = place.want, self._partitions.get(place.key)
+            want, partition = place.want, self.find(*place.key)
             if partition is None or (partition.progress is None and not by_followers):
                 return True
             if want.current_leader_epoch not in (-1, partition.leader_epoch):
@@ -267,21 +279,20 @@ class ReplicaManager:
     def _read_one(
         self,
         partition: Partition | None,
-        key: Key,
-        want: Wanted,
+        place: Place,
         limits: FetchLimits,
         left: int,
         first: bool,
         fresh: bool,
     ) -> Fetched:
-        is_replica = limits.replica_id >= 0
+        is_replica, want = limits.replica_id >= 0, place.want
         try:
             if partition is None:
-                raise self._unknown(*key)
+                raise self._unknown(*place.key)
             partition.check_epoch(want.current_leader_epoch, leader_only=is_replica or not self.rack_aware)
             diverging = partition.diverging(want.last_fetched_epoch, want.offset)
             if diverging is not None:
-                return Fetched(key, None, [], 0, partition.high_watermark, partition.log.log_start_offset, diverging)
+                return Fetched(place, None, [], 0, partition.high_watermark, partition.log.log_start_offset, diverging)
             if is_replica:
                 if fresh:
                     self._follower_fetched(partition, limits, want)
@@ -290,17 +301,17 @@ class ReplicaManager:
                     first = False
             elif limits.rack and self.rack_aware and (nearest := self._nearest(partition, want, limits)) is not None:
                 log_start = partition.log.log_start_offset
-                return Fetched(key, None, [], 0, partition.high_watermark, log_start, None, nearest)
+                return Fetched(place, None, [], 0, partition.high_watermark, log_start, None, nearest)
             info = partition.read(want.offset, min(want.max_bytes, left), replica=is_replica, min_one_batch=first)
         except KafkaError as error:
             error.bare()
             if partition is not None:
                 partition.traffic.failed_fetch += 1
-                return Fetched(key, error, [], 0, partition.high_watermark, partition.log.log_start_offset)
-            return Fetched(key, error, [])
+                return Fetched(place, error, [], 0, partition.high_watermark, partition.log.log_start_offset)
+            return Fetched(place, error, [])
         if is_replica and info.size and partition.leader_throttled and limits.replica_id not in partition.isr:
             self.throttle.spend(info.size, self._clock.monotonic())
-        return Fetched(key, None, info.ranges, info.size, partition.high_watermark, partition.log.log_start_offset)
+        return Fetched(place, None, info.ranges, info.size, partition.high_watermark, partition.log.log_start_offset)
 
     def _follower_fetched(self, partition: Partition, limits: FetchLimits, want: Wanted) -> None:
         replica = limits.replica_id

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.broker.partition import EpochEnd
-from headrace.broker.reader import CONSUMER, Key
+from headrace.broker.reader import CONSUMER, Key, Place
 from headrace.errors import KafkaError
 from headrace.storage.files import FileRange
 
@@ -26,7 +26,7 @@ class Produced(NamedTuple):
 class Fetched(NamedTuple):
     """What one partition gave to a reader."""
 
-    key: Key
+    place: Place
     error: KafkaError | None
     ranges: list[FileRange]
     size: int = 0
@@ -34,6 +34,10 @@ class Fetched(NamedTuple):
     log_start_offset: int = -1
     diverging: EpochEnd | None = None
     preferred_replica: int = -1
+
+    @property
+    def key(self) -> Key:
+        return self.place.key
 
 
 class FetchLimits(NamedTuple):

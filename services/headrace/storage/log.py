@@ -150,10 +150,11 @@ class Log(Fallible):
         if config.compact and from_client:
             for batch in found:
                 check_deep(buf, batch, key_required=True)
-        if len(buf) > config.segment_bytes:
+        size = len(buf)
+        if size > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{len(buf)} bytes of batches do not fit a segment: segment.bytes is {config.segment_bytes}",
+                f"{size} bytes of batches do not fit a segment: segment.bytes is {config.segment_bytes}",
             )
         if found[0].producer_id >= 0 or len(found) > 1:
             duplicate = self.producers.check_all(found)
@@ -169,7 +170,7 @@ class Log(Fallible):
                 )
         if config.codec is not None:
             buf = in_codec(buf, found, config.codec)
-            found = batches(buf)
+            size, found = len(buf), batches(buf)
         if config.log_append_time:
             found = [stamp_log_append_time(buf, batch, now_ms) for batch in found]
         first = offset = self.log_end_offset
@@ -184,7 +185,7 @@ class Log(Fallible):
         append_time = now_ms if config.log_append_time else NO_TIME
         # One call instead of the two of AppendInfo(...): this is the hot path.
         return _new_tuple(
-            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, len(buf))
+            AppendInfo, (first, offset - 1, append_time, self.log_start_offset, False, offset - first, size)
         )
 
     def append_as_follower(self, buf: memoryview, now_ms: int = NO_TIME) -> AppendInfo:

@@ -88,14 +88,10 @@ class Purgatory:
         self._max_operations = max_operations
         self._purge_interval = purge_interval
         self._watchers: dict[Hashable, list[DelayedOperation]] = {}
-        self._size = 0
+        self.size = 0
+        """How many operations wait (Kafka's NumDelayedOperations)."""
         self._listed = 0  # entries in all lists ...
         self._stale = 0  # ... and how many of them belong to operations that have ended
-
-    @property
-    def size(self) -> int:
-        """How many operations wait (Kafka's NumDelayedOperations)."""
-        return self._size
 
     @property
     def watched(self) -> int:
@@ -119,7 +115,7 @@ class Purgatory:
             self.completed += 1
             operation.on_complete()
             return True
-        if self._size >= self._max_operations:
+        if self.size >= self._max_operations:
             raise PurgatoryFull(self.name, self._max_operations)
         operation._purgatory = self
         self._timer.schedule(operation, timeout_ms)
@@ -134,7 +130,7 @@ class Purgatory:
             count += 1
         operation._watches = count
         self._listed += count
-        self._size += 1
+        self.size += 1
         return False
 
     def watches(self, key: Hashable) -> bool:
@@ -215,7 +211,7 @@ class Purgatory:
         self._timer.cancel(operation)
         self._stale += operation._watches
         operation._watches = _ENDED
-        self._size -= 1
+        self.size -= 1
 
     def _replace(self, key: Hashable, before: int, kept: list[DelayedOperation], purge: bool = True) -> None:
         # Every entry that is dropped belongs to an operation that has ended.

@@ -114,6 +114,9 @@ class Connection:
                     return
                 if not self._advance(received) or not reader.more:
                     break
+                if self._output.pending:
+                    # There is more, perhaps the beginning of a large frame: what is answered does not wait for it.
+                    self._output.flush()
             if not reader.drained:
                 reader.park()
             if self._output.pending or self._blocked:

@@ -131,7 +131,7 @@ class Replica:
         results = []
         for each in answers[0]:
             failed = each.error is not None or each.diverging is not None
-            news = session.is_news(each.key, each.size > 0, failed, each.high_watermark, each.log_start_offset)
+            news = session.is_news(each.place, each.size > 0, failed, each.high_watermark, each.log_start_offset)
             if not news and not session.full:
                 continue
             result = PartitionResult(*each.key, 0, each.high_watermark, -1, each.log_start_offset)

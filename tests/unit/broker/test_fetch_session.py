@@ -83,12 +83,13 @@ def test_a_follower_takes_a_consumers_place_and_never_loses_its_own(sessions: Se
 
 def test_only_news_is_sent() -> None:
     session = Session(1, [(A, Wanted(0, 10))])
-    assert session.is_news(A, has_data=False, failed=False, high_watermark=5, log_start_offset=0)
-    assert not session.is_news(A, has_data=False, failed=False, high_watermark=5, log_start_offset=0)
-    assert session.is_news(A, has_data=True, failed=False, high_watermark=5, log_start_offset=0)
-    assert session.is_news(A, has_data=False, failed=False, high_watermark=6, log_start_offset=0)
-    assert session.is_news(A, has_data=False, failed=True, high_watermark=6, log_start_offset=0)
-    assert session.is_news(A, has_data=False, failed=False, high_watermark=6, log_start_offset=0), "after an error"
+    place = session.places[A]
+    assert session.is_news(place, has_data=False, failed=False, high_watermark=5, log_start_offset=0)
+    assert not session.is_news(place, has_data=False, failed=False, high_watermark=5, log_start_offset=0)
+    assert session.is_news(place, has_data=True, failed=False, high_watermark=5, log_start_offset=0)
+    assert session.is_news(place, has_data=False, failed=False, high_watermark=6, log_start_offset=0)
+    assert session.is_news(place, has_data=False, failed=True, high_watermark=6, log_start_offset=0)
+    assert session.is_news(place, has_data=False, failed=False, high_watermark=6, log_start_offset=0), "after an error"
 
 
 def test_a_follower_has_one_session_and_an_earlier_registration_takes_no_place(sessions: Sessions) -> None:

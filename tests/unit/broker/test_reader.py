@@ -53,7 +53,7 @@ class Many:
             answers.append(found)
             for each in found:
                 failed = each.error is not None
-                self.session.is_news(each.key, each.size > 0, failed, each.high_watermark, each.log_start_offset)
+                self.session.is_news(each.place, each.size > 0, failed, each.high_watermark, each.log_start_offset)
 
         self.bench.replicas.fetch(self.limits._replace(max_wait_ms=wait), self.session, reply)
         return answers
