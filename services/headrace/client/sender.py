@@ -84,7 +84,7 @@ class BrokerSender:
             if now >= self._not_before:
                 await self._send_ready(now)
             if not self._wake.is_set():
-                self._set_timer()
+                self._set_timer(now)
             await self._wake.wait()
 
     def _partitions(self) -> list[TopicPartition]:
@@ -124,6 +124,8 @@ class BrokerSender:
                 partition=common_pb2.TopicPartition(topic=topic, partition=index), records=bytes(batch.sealed or b"")
             )
         stream.outstanding.append((now, batches))
+        if len(stream.outstanding) == 1:
+            self._set_timer(now)  # now, because a broker that stands still may not even take the request
         try:
             await stream.call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -138,18 +140,19 @@ class BrokerSender:
         stream.reader = asyncio.create_task(self._read(stream), name=f"answers of broker {self._node_id}")
         return stream
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now: float) -> None:
+        """For what may be done after `now`, the time that was last looked at: what came due since is due at once."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._cluster.clock.monotonic()
         times = [t for t in (self._accumulator.next_time(self._partitions(), now),) if t is not None]
         if times and self._not_before > now:
             times = [self._not_before]
         if self._stream is not None and self._stream.outstanding:
             times.append(self._stream.outstanding[0][0] + self._timeout)
         if times:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._on_timer)
+            delay = min(times) - self._cluster.clock.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, delay), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -158,6 +161,7 @@ class BrokerSender:
         if stream is not None and stream.outstanding and stream.outstanding[0][0] + self._timeout <= now:
             self._broken(stream, TimeoutError())
         self._released(self._accumulator.expire(now))
+        self._set_timer(now)
         self._wake.set()
 
     # --- answers
