@@ -150,13 +150,17 @@ class Checker:
             old = decode_partition(held.value)
             self._check_transition((topic_id, what.partition), old, state)
         self._states[topic_id, what.partition, state.partition_epoch] = state
-        if self.fragile and {*state.isr, *state.elr} <= self.fragile and (
-            len(self.fragile) > 1 or self._lenient(topic_id)
+        if (
+            self.fragile
+            and {*state.isr, *state.elr} <= self.fragile
+            and (len(self.fragile) > 1 or self._lenient(topic_id))
         ):
             # With one replica enough for an acknowledgement, the others were no longer waited for. And of several that
             # lost their power, the leader's last wish (the others are in sync, nobody else need be eligible) may have
             # been on its way.
-            self.of((topic_id, what.partition)).excused = f"only {sorted(self.fragile)}, which lost records, are in sync"
+            self.of(
+                (topic_id, what.partition)
+            ).excused = f"only {sorted(self.fragile)}, which lost records, are in sync"
         if self.on_partition is not None:
             self.on_partition((topic_id, what.partition), state)
 

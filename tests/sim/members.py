@@ -69,6 +69,7 @@ class ConsumerMember(Member):
     """One process of a group; see the module's docstring."""
 
     holdings: Holdings
+    _unanswered = False
 
     async def _consume(self, consumer: Consumer, chance: Random) -> None:
         membership = consumer._membership
@@ -93,7 +94,8 @@ class ConsumerMember(Member):
         request = cpb.ConsumerGroupHeartbeatRequest(
             group_id=self.group, member_id=name, member_epoch=epoch, rebalance_timeout_ms=-1
         )
-        if epoch == 0:
+        # After an answer that was lost everything is said, and so everything is answered, anew.
+        if epoch == 0 or self._unanswered:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.subscribed_topic_names.names.append(self.topic)
         topics = consumer._cluster.image.topics
@@ -101,6 +103,7 @@ class ConsumerMember(Member):
         for topic, index in sorted(owned):
             request.topic_partitions.partitions.add(topic_id=topics[topic].id.bytes, partition=index)
         self.holdings.released(name, owned)
+        self._unanswered = True
         try:
             answer = await coordinator.call("ConsumerGroupHeartbeat", request, 3.0)
         except KafkaError:
@@ -112,6 +115,7 @@ class ConsumerMember(Member):
             await consumer.assign([])
         if code is not ErrorCode.NONE:
             return
+        self._unanswered = False
         self.holdings.heard(name, sent, owned)
         membership.generation = answer.member_epoch
         if answer.HasField("assignment"):
