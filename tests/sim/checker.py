@@ -182,6 +182,8 @@ class Checker:
         vouched = old.leader != NO_LEADER and new.partition_epoch == old.partition_epoch + 2
         complete = {NO_LEADER, old.leader, *old.isr, *old.elr}
         if self.of(key).excused:
+            if not old.isr and not old.elr:
+                return  # somebody decided to lose records (`Admin.rescue`)
             complete.add(old.last_known_leader)  # everyone has lost records: it may have lost the fewest
         if new.leader not in complete and complete - {NO_LEADER} and not vouched:
             self.world.violated(f"election from outside the ISR of {name}: {old} to {new}")

@@ -2,9 +2,9 @@
 
 A connection is like TCP: what is sent arrives in order or the connection breaks. A cut link holds what is sent over it;
 when it heals, the bytes arrive after all, or the connection turns out to be broken. Whoever sent over a connection that
-broke sends again over another one; what it had sent may still arrive, so a request can come twice, and an older one after
-a newer. Links are directed, so a partition can be one-sided. A process that dies resets its connections; a machine that loses its power says nothing, and its peers
-notice only when they try hard enough.
+broke sends again over another one; what it had sent may still arrive, so a request can come twice, and an older one
+after a newer. Links are directed, so a partition can be one-sided. A process that dies resets its connections; a
+machine that loses its power says nothing, and its peers notice only when they try hard enough.
 """
 
 from __future__ import annotations
