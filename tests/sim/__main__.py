@@ -19,6 +19,8 @@ from collections import Counter
 from tests.sim.scenario import Verdict, run_seed
 
 BAR = 30
+WORD_SECONDS = 60.0
+"""Without a terminal there is no bar, but a line this often."""
 SEEDS_OF_A_PROCESS = 40
 """Then it ends, and so gives back what they took."""
 
@@ -49,12 +51,13 @@ def run_many(first: int, count: int, jobs: int, seconds: float | None) -> int:
     run_seed(first)
     gc.freeze()
     began, cpu = time.monotonic(), _children()
+    progress = Progress(count)
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=SEEDS_OF_A_PROCESS) as pool:
         for verdict in pool.imap_unordered(_run, range(first, first + count)):
             total.add(verdict)
             if verdict.violations:
                 print("\r" + verdict.report(), flush=True)
-            _progress(total.seeds, count, len(total.failed))
+            progress(total.seeds, len(total.failed))
             if seconds is not None and time.monotonic() - began > seconds:
                 break
     total.cpu = _children() - cpu
@@ -75,10 +78,24 @@ def _children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _progress(done: int, count: int, failed: int) -> None:
-    if sys.stderr.isatty():
-        filled = BAR * done // count
-        print(f"\r[{'#' * filled}{'.' * (BAR - filled)}] {done}/{count}, {failed} failed ", end="", file=sys.stderr)
+class Progress:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._bar = sys.stderr.isatty()
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, done: int, failed: int) -> None:
+        now = time.monotonic()
+        if self._bar:
+            filled = BAR * done // self._count
+            bar = f"[{'#' * filled}{'.' * (BAR - filled)}]"
+            print(f"\r{bar} {done}/{self._count}, {failed} failed ", end="", file=sys.stderr)
+        elif now - self._said >= WORD_SECONDS:
+            self._said = now
+            left = (now - self._began) / done * (self._count - done)
+            print(f"{done}/{self._count} seeds, {failed} failed, about {left / 60:.0f} min left", flush=True)
 
 
 class Total:

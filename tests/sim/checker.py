@@ -25,6 +25,9 @@ Key = tuple[uuid.UUID, int]
 MAX_WAITING = 2_000
 """More requests than this never wait on one broker: the workload sends far fewer."""
 
+COMPARE_EVERY = 20
+"""Looks from one comparison of the replicas to the next."""
+
 
 @dataclass
 class PartitionHistory:
@@ -58,14 +61,16 @@ class Checker:
         """Told of every acknowledgement the moment a producer has it."""
         self.on_partition: Callable[[Key, Partition], None] | None = None
         """Told of every new state of a partition the moment the registry has it."""
-        self.fragile: int | None = None
-        """The broker that lost what it had not synced, until it has caught up."""
+        self.fragile: set[int] = set()
+        """The brokers that lost what they had not synced, until they have caught up."""
         self.internal: set[Key] = set()
         """Partitions that are not written by producers."""
         self._leaders: dict[tuple[uuid.UUID, int, int], int] = {}
         self._marks: dict[tuple[int, int, uuid.UUID, int, int], int] = {}
         self._controller_epochs: dict[tuple[str, int], int] = {}
         self._states: dict[tuple[uuid.UUID, int, int], Partition] = {}
+        self._looks = 0
+        self._compared: dict[Key, int] = {}
         self._read_at = -1
         self._registered: dict[Key, Partition] = {}
         world.store.on_txn = self._txn
@@ -143,11 +148,19 @@ class Checker:
         held = self.world.store._items.get(change.key)
         if held is not None:
             old = decode_partition(held.value)
-            self._check_transition(f"{_name((topic_id, what.partition))}", old, state)
+            self._check_transition((topic_id, what.partition), old, state)
         self._states[topic_id, what.partition, state.partition_epoch] = state
-        if self.fragile is not None and {*state.isr, *state.elr} <= {self.fragile} and self._lenient(topic_id):
-            # With one replica enough for an acknowledgement, the others were no longer waited for.
-            self.of((topic_id, what.partition)).excused = f"only broker {self.fragile}, which lost records, is in sync"
+        if (
+            self.fragile
+            and {*state.isr, *state.elr} <= self.fragile
+            and (len(self.fragile) > 1 or self._lenient(topic_id))
+        ):
+            # With one replica enough for an acknowledgement, the others were no longer waited for. And of several that
+            # lost their power, the leader's last wish (the others are in sync, nobody else need be eligible) may have
+            # been on its way.
+            self.of(
+                (topic_id, what.partition)
+            ).excused = f"only {sorted(self.fragile)}, which lost records, are in sync"
         if self.on_partition is not None:
             self.on_partition((topic_id, what.partition), state)
 
@@ -157,7 +170,8 @@ class Checker:
         held = self.world.store._items.get(self.world.keys.config("topics", name))
         return held is not None and decode_configs(held.value).get("min.insync.replicas") == "1"
 
-    def _check_transition(self, name: str, old: Partition, new: Partition) -> None:
+    def _check_transition(self, key: Key, old: Partition, new: Partition) -> None:
+        name = _name(key)
         if new.partition_epoch <= old.partition_epoch or new.leader_epoch < old.leader_epoch:
             self.world.violated(f"epochs of {name} go back: {old} to {new}")
         if new.leader != old.leader and new.leader_epoch == old.leader_epoch:
@@ -167,6 +181,10 @@ class Checker:
         # Two steps in one: a leader that wants to stop vouches for somebody, and hands over to it at once.
         vouched = old.leader != NO_LEADER and new.partition_epoch == old.partition_epoch + 2
         complete = {NO_LEADER, old.leader, *old.isr, *old.elr}
+        if self.of(key).excused:
+            if not old.isr and not old.elr:
+                return  # somebody decided to lose records (`Admin.rescue`)
+            complete.add(old.last_known_leader)  # everyone has lost records: it may have lost the fewest
         if new.leader not in complete and complete - {NO_LEADER} and not vouched:
             self.world.violated(f"election from outside the ISR of {name}: {old} to {new}")
 
@@ -177,6 +195,11 @@ class Checker:
         for number, machine in enumerate(self.world.brokers):
             if machine.process is not None and machine.service is not None:
                 self._look_into(number, machine)
+        self._looks += 1
+        if self._looks % COMPARE_EVERY == 0:
+            for key, state in self.states().items():
+                if not self.of(key).excused:
+                    self._compare_running(key, state)
 
     def _look_into(self, number: int, machine: Machine) -> None:
         service = machine.service
@@ -206,6 +229,19 @@ class Checker:
                 self.world.violated(
                     f"{machine.name} takes {progress.isr} for the ISR of {_name(key)}; the controller said {state.isr}"
                 )
+
+    def _compare_running(self, key: Key, state: Partition) -> None:
+        """Those in sync hold the same below their high watermarks; what was compared before cannot change any more."""
+        found = [self.replica(broker, key) for broker in state.isr if broker not in self.fragile]
+        replicas = [replica for replica in found if replica is not None and replica.log.failure is None]
+        begin = self._compared.get(key, 0)
+        end = min((replica.high_watermark for replica in replicas), default=0)
+        if len(replicas) < 2 or end <= begin:
+            return
+        self.checked += 1
+        if len({replica.log.read(begin, 1 << 30, upto=end).read() for replica in replicas}) > 1:
+            self.world.violated(f"replicas of {_name(key)} differ between {begin} and {end}, below the high watermark")
+        self._compared[key] = end
 
     # --- the end
 
@@ -240,6 +276,8 @@ class Checker:
         for key, state in self.states().items():
             if state.leader == NO_LEADER:
                 return f"{_name(key)} has no leader"
+            if state.adding or state.removing:
+                return f"{_name(key)} is still moving: {state}"
             if set(state.isr) != set(state.replicas):
                 return f"{_name(key)} has ISR {state.isr} of replicas {state.replicas}"
             ends = set()

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from tests.sim.checker import Checker
 from tests.sim.loop import Process
 from tests.sim.world import SimClock, World
 
-from headrace.client import Consumer, KafkaError, TopicPartition
+from headrace.client import Consumer, ConsumerRecord, KafkaError, TopicPartition
 from headrace.client.cluster import ClusterUnreachable, Outside
 from headrace.client.consumer_protocol import decode_assignment
+from headrace.v1 import common_pb2 as pb
+from headrace.v1 import coordinator_pb2 as cpb
 
 NEVER = float("inf")
 NOTHING = -1
@@ -57,7 +60,7 @@ class GroupHistory:
         for topic, index in share:
             self.checker.checked += 1
             owner = self._owners.setdefault((group, generation, topic, index), member)
-            if owner != member:
+            if owner != member and not self.excused():
                 self.world.violated(
                     f"one owner per generation: {topic}-{index} belongs to {owner} and {member} in generation"
                     f" {generation} of {group}"
@@ -72,15 +75,14 @@ class GroupHistory:
         self._commits.setdefault(place, []).append(commit)
         return commit
 
-    def committed(self, place: Place, commit: Commit, generation: int, known: int) -> None:
-        """Confirmed; `known` is the newest generation that anybody knew of when it was asked for."""
+    def committed(self, place: Place, commit: Commit, stale: str | None) -> None:
+        """Confirmed; `stale` says why it must not have been, as things stood when it was asked for."""
         self.checker.checked += 1
         commit.end = self.world.now
         self.latest[place] = commit.offset
-        if generation < known:
+        if stale is not None and not self.excused():
             self.world.violated(
-                f"a commit of an older generation was taken: {place[1]}-{place[2]} in {place[0]}, generation"
-                f" {generation} when {known} had begun"
+                f"a commit of an older generation was taken: {place[1]}-{place[2]} in {place[0]}, {stale}"
             )
 
     def read(self, place: Place, begin: float, offset: int) -> None:
@@ -93,13 +95,14 @@ class GroupHistory:
         allowed = {commit.offset for commit in commits if commit.end >= newest}
         if not finished:
             allowed.add(NOTHING)
-        if offset not in allowed and not self._excused():
+        if offset not in allowed and not self.excused():
             self.world.violated(
                 f"committed offsets never regress: {place[1]}-{place[2]} of {place[0]} reads {offset}, possible are"
                 f" {sorted(allowed)}"
             )
 
-    def _excused(self) -> bool:
+    def excused(self) -> bool:
+        """Whether what the coordinators had stored may be lost."""
         found = self.checker.topics().get("__consumer_offsets")
         return found is not None and any(
             self.checker.of((found[0], index)).excused is not None for index in range(found[1])
@@ -144,16 +147,20 @@ class Listening:
 
     async def _commit(self, request: Any, timeout: float | None) -> Any:
         history = self._history
-        known = history.generation(self._group)
         attempts = []
         for at in request.offsets:
             place = (self._group, at.partition.topic, at.partition.partition)
-            attempts.append((place, history.committing(place, at.offset)))
+            attempts.append((place, history.committing(place, at.offset), self.stale(request.member, at.partition)))
         answer = await self._coordinator.call("OffsetCommit", request, timeout)
-        for (place, commit), result in zip(attempts, answer.partitions, strict=True):
+        for (place, commit, stale), result in zip(attempts, answer.partitions, strict=True):
             if not result.error.code:
-                history.committed(place, commit, request.member.generation_id, known)
+                history.committed(place, commit, stale)
         return answer
+
+    def stale(self, member: cpb.Member, partition: pb.TopicPartition) -> str | None:
+        """Why a commit that is sent now must be refused."""
+        known = self._history.generation(self._group)
+        return f"generation {member.generation_id} when {known} had begun" if member.generation_id < known else None
 
 
 class Member:
@@ -201,7 +208,7 @@ class Member:
             )
             try:
                 await consumer.start()
-                await self._consume(consumer)
+                await self._consume(consumer, chance)
             except ClusterUnreachable:
                 await asyncio.sleep(1.0)
             except KafkaError as error:
@@ -213,7 +220,7 @@ class Member:
             finally:
                 await consumer.close()
 
-    async def _consume(self, consumer: Consumer) -> None:
+    async def _consume(self, consumer: Consumer, chance: Random) -> None:
         membership = consumer._membership
         assert membership is not None
         membership._coordinator = Listening(membership._coordinator, self.group, self.history)
@@ -221,13 +228,15 @@ class Member:
         while self.working:
             records = await consumer.poll(2.0, 20)
             for record in records:
-                place = (self.group, record.topic, record.partition)
-                self.history.handled.setdefault(place, set()).add(record.offset)
-                topic = consumer._cluster.image.topics.get(record.topic)
-                if topic is not None:
-                    self.history.checker.read((topic.id, record.partition), record.offset, record.value or b"")
+                self.took(consumer, record)
             await asyncio.sleep(HANDLING_SECONDS)
             try:
                 await consumer.commit()  # also what could not be committed before
             except KafkaError as error:
                 self.world.trace("not committed", self.name, error.code.name)
+
+    def took(self, consumer: Consumer, record: ConsumerRecord) -> None:
+        self.history.handled.setdefault((self.group, record.topic, record.partition), set()).add(record.offset)
+        topic = consumer._cluster.image.topics.get(record.topic)
+        if topic is not None:
+            self.history.checker.read((topic.id, record.partition), record.offset, record.value or b"")

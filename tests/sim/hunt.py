@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 
 from tests.sim.mutations import MUTATIONS, OF_GROUPS
 from tests.sim.scenario import GROUPED, run_seed
 
 MOST_SEEDS = 300
+SEEDS_OF_A_PROCESS = 20
+
+
+def look(name: str, seed: int) -> str | None:
+    """What the seed says with the bug switched on; None when it does not notice it."""
+    with MUTATIONS[name]():
+        verdict = run_seed(seed)
+    return verdict.violations[0] if verdict.violations else None
 
 
 def hunt(name: str, first: int = 1, most: int = MOST_SEEDS) -> tuple[int, str] | None:
     """The first seed that finds the bug, and what it says; None when none of them does."""
     # Without a group nobody can commit to it.
-    seeds = [seed for seed in range(first, first + most) if name not in OF_GROUPS or seed % GROUPED == 0]
-    with MUTATIONS[name]():
-        for seed in seeds:
-            verdict = run_seed(seed)
-            if verdict.violations:
-                return seed, verdict.violations[0]
+    seeds = [(name, seed) for seed in range(first, first + most) if name not in OF_GROUPS or seed % GROUPED == 0]
+    jobs = os.cpu_count() or 1
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=SEEDS_OF_A_PROCESS) as pool:
+        for seed, found in pool.imap(_look, seeds):
+            if found is not None:
+                return seed, found
     return None
+
+
+def _look(given: tuple[str, int]) -> tuple[int, str | None]:
+    return given[1], look(*given)
 
 
 def main() -> int:

@@ -1,9 +1,7 @@
 """What goes wrong, and when: one fault after the other, out of the seed.
 
-A process that is killed loses nothing that it wrote; that may happen to anyone at any time. A broker that loses what it
-had not synced (power, disk) is another matter: rule 1 promises an acknowledged record only while one member of the ISR
-survives with its disk, so such a fault comes only when somebody else in sync holds everything, and no other broker
-loses records until this one is back in sync.
+A process that is killed loses nothing that it wrote; that may happen to anyone at any time. What costs a broker records
+is in `disks`.
 """
 
 from __future__ import annotations
@@ -13,13 +11,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from tests.sim.checker import Checker, Key
+from tests.sim.disks import Disks, Kind
 from tests.sim.groups import Member
 from tests.sim.world import Machine, World
 
 from headrace.cluster.image import NO_LEADER, Partition
-from headrace.storage.memory_files import Crash
-
-DISK_CALLS = ("append", "write", "rename", "remove", "sync", "sync_dir", "truncate", "mkdir")
 
 
 class Nemesis:
@@ -32,13 +28,12 @@ class Nemesis:
         self.chance = world.faults
         self.pace = self.chance.choice([0.15, 0.4, 1.0])
         """Faults a second."""
-        self.fragile: Machine | None = None
-        """The broker that has lost, or is about to lose, what it had not synced: no other may lose anything yet."""
-        self._armed = False
+        self.disks = Disks(world, checker)
         self.active = True
-        self._kinds: list[tuple[str, float, Callable[[], Coroutine[Any, Any, None]]]] = [
+        self._kinds: list[Kind] = [
             ("kill", 3, self._kill),
             ("kill of leader after leader", 1.5, self._chase),
+            ("kill in the middle of something", 2, self._ambush),
             ("pause", 2, self._pause),
             ("partition", 2, self._partition),
             ("one-sided cut", 2, self._one_sided),
@@ -49,11 +44,8 @@ class Nemesis:
             ("lost answers of etcd", 1, self._drop_answers),
             ("compaction of etcd", 0.5, self._compact),
             ("rolling restart", 1, self._restart),
-            ("power loss", 2, self._power_loss),
-            ("power loss in a disk call", 2, self._crash_in_disk_call),
-            ("power loss around a restart", 1, self._power_loss_around_restart),
+            *self.disks.kinds,
             ("late words of a controller", 1, self._late_words),
-            ("lost disk", 0.5, self._lose_disk),
             ("pause or kill of a member", 2 if members else 0, self._hurt_member),
             ("clock jump", 0.5, self._clock_jump),
         ]
@@ -71,19 +63,19 @@ class Nemesis:
             self.world.spawn(self._guarded(name, work), name)
 
     async def _guarded(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._look_after_fragile()
+        self.disks.look_after_fragile()
         await work()
 
     def heal(self) -> None:
         """Every fault ends now."""
-        self.active = self._armed = False
+        self.active = False
         world = self.world
         world.network.break_rate = 0.0
+        world.network.ambush = None
         world.network.heal()
         world.store.available = True
+        self.disks.heal()
         for machine in world.machines:
-            if machine.files.before is not None:
-                machine.files.before = None
             if machine.registry is not None:
                 machine.registry.heal()
                 machine.registry._drop_answers = 0
@@ -103,35 +95,6 @@ class Nemesis:
         machines = self.world.brokers if brokers_only else self.world.machines
         running = [machine for machine in machines if machine.process is not None]
         return self.chance.choice(running) if running else None
-
-    def _look_after_fragile(self) -> None:
-        """A broker that lost records is whole again once it is in every ISR it belongs to."""
-        fragile = self.fragile
-        if fragile is not None and fragile.ready and fragile.running and not self._armed:
-            number = self.world.brokers.index(fragile)
-            states = self.checker.states().values()
-            if all(number in state.isr for state in states if number in state.replicas):
-                self.fragile = None
-                self.checker.fragile = None
-
-    def _expendable(self) -> Machine | None:
-        """A broker whose records somebody else holds."""
-        self._look_after_fragile()
-        brokers = self.world.brokers
-        if self.fragile is not None:
-            return None
-        number = self.chance.randrange(len(brokers))
-        for key, state in self.checker.states().items():
-            if number not in state.isr:
-                continue
-            if len(state.replicas) == 1:
-                self.checker.of(key).excused = f"its only replica, on broker {number}, lost its disk"
-            elif not {*state.isr, *state.elr} - {number}:
-                return None
-        if brokers[number].process is None:
-            return None
-        self.fragile, self.checker.fragile = brokers[number], number
-        return brokers[number]
 
     # --- what
 
@@ -173,6 +136,28 @@ class Nemesis:
             killed[1].kill()
             await asyncio.sleep(self.chance.uniform(0.0, 6.0))
         for machine in killed:
+            machine.start()
+
+    async def _ambush(self) -> None:
+        """Kills somebody a few steps after a message reached it: at any await of what that set in motion."""
+        machine, network = self._target(), self.world.network
+        if machine is None or network.ambush is not None:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def strike() -> None:
+            network.ambush = None
+            reached.set_result(None)
+
+        process = network.ambush = machine.process
+        network.strike = strike
+        await reached
+        for _ in range(self.chance.randint(0, 12)):
+            await asyncio.sleep(0)
+        if self.active and machine.process is process:
+            self._say("kill in the middle of something", f"{machine.name} is killed in the middle of something")
+            machine.kill()
+            await asyncio.sleep(self.chance.uniform(0.0, 4.0))
             machine.start()
 
     async def _successor(self, key: Key, leader: int) -> int | None:
@@ -279,39 +264,8 @@ class Nemesis:
         if machine is None or not machine.ready or machine.process is None:
             return
         self._say("rolling restart", f"{machine.name} is stopped in order")
-        await self._stop(machine)
+        await machine.stop()
         await asyncio.sleep(self.chance.random())
-        machine.start()
-
-    async def _stop(self, machine: Machine) -> None:
-        process, service = machine.process, machine.service
-        assert process is not None
-        stopped = process.spawn(service.stop(), name="stop")
-        for _ in range(300):
-            await asyncio.sleep(0.1)
-            if stopped.done() or not process.alive:
-                break
-        if machine.process is process:
-            if stopped.done() and not stopped.cancelled() and stopped.exception() is not None:
-                self.world.violated(f"{machine.name} could not stop: {stopped.exception()!r}")
-            machine.kill()
-
-    async def _power_loss_around_restart(self) -> None:
-        """What a stop in order left must be durable, and a start must not be taken for a part of it."""
-        machine = self._expendable()
-        if machine is None or not machine.ready or self._armed:
-            return
-        self._say("power loss around a restart", f"{machine.name} is stopped in order, and its power goes")
-        self._armed = True
-        await self._stop(machine)
-        if self.chance.random() < 0.7:
-            machine.start()
-            await asyncio.sleep(self.chance.uniform(0.1, 4.0))
-        self._armed = False
-        if self.active:
-            self.world.note(f"{machine.name} loses its power")
-            machine.lose_power(self.chance)
-            await asyncio.sleep(self.chance.uniform(0.0, 3.0))
         machine.start()
 
     async def _late_words(self) -> None:
@@ -335,50 +289,6 @@ class Nemesis:
         self.world.note("the network is whole")
         await asyncio.sleep(1.0)
         registry.heal()
-
-    async def _power_loss(self) -> None:
-        machine = self._expendable()
-        if machine is not None:
-            self._say("power loss", f"{machine.name} loses its power")
-            machine.lose_power(self.chance)
-            await asyncio.sleep(self.chance.uniform(0.2, 6.0))
-            machine.start()
-
-    async def _crash_in_disk_call(self) -> None:
-        """The power goes during one of the next calls to the disk."""
-        machine = self._expendable()
-        if machine is None:
-            return
-        left = self.chance.randint(1, 40)
-        wanted = self.chance.choice([*DISK_CALLS, "any", "any"])
-        process = machine.process
-        self._armed = True
-
-        def before(operation: str, path: str) -> None:
-            nonlocal left
-            if wanted in (operation, "any"):
-                left -= 1
-                if left == 0:
-                    self._armed = False
-                    self._say("power loss in a disk call", f"{machine.name} loses its power in {operation} of {path}")
-                    machine.kill(silent=True)
-                    self.world.later(0.0, machine.files.crash, self.chance)
-                    self.world.later(self.chance.uniform(0.2, 6.0), machine.start)
-                    raise Crash
-
-        machine.files.before = before
-        await asyncio.sleep(self.chance.uniform(2.0, 10.0))
-        if machine.process is process and machine.files.before is before:
-            machine.files.before = None
-            self._armed = False
-
-    async def _lose_disk(self) -> None:
-        machine = self._expendable()
-        if machine is not None:
-            self._say("lost disk", f"{machine.name} comes back with an empty disk")
-            machine.lose_disk()
-            await asyncio.sleep(self.chance.uniform(0.2, 6.0))
-            machine.start()
 
     async def _hurt_member(self) -> None:
         """A member of a group stands still, perhaps for longer than its session, or it dies and another one comes."""

@@ -1,9 +1,10 @@
 """The network between simulated processes: connections that keep order, and links that do not keep their promises.
 
 A connection is like TCP: what is sent arrives in order or the connection breaks. A cut link holds what is sent over it;
-when it heals, the bytes arrive after all, or the connection turns out to be broken. Links are directed, so a partition
-can be one-sided. A process that dies resets its connections; a machine that loses its power says nothing, and its peers
-notice only when they try hard enough.
+when it heals, the bytes arrive after all, or the connection turns out to be broken. Whoever sent over a connection that
+broke sends again over another one; what it had sent may still arrive, so a request can come twice, and an older one
+after a newer. Links are directed, so a partition can be one-sided. A process that dies resets its connections; a
+machine that loses its power says nothing, and its peers notice only when they try hard enough.
 """
 
 from __future__ import annotations
@@ -58,9 +59,23 @@ class Connection:
             network = self.network
             if network.break_rate and network.chance.random() < network.break_rate:
                 network.count("broken connection")
-                self.reset()
+                if network.chance.random() < 0.5:
+                    self.reset()
+                else:
+                    self._linger(side, message)
                 return
             self._transmit(side, message)
+
+    def _linger(self, side: int, message: Any) -> None:
+        """Over for the sender; what it said arrives later, and only then the other side learns that it is over."""
+        network = self.network
+        network.count("request that came late")
+        broken, self.broken[side], self.received[side] = self.broken[side], None, None
+        if broken is not None:
+            network.loop.call_soon(broken, context=self.sides[side].context)
+        when = self._last[side] = max(self._last[side], network.loop.now) + network.chance.uniform(0.0, 3.0)
+        network.loop.call_at(when, self._arrive, side, message, context=self.sides[1 - side].context)
+        network.at(when + 0.05, self.reset)
 
     def _transmit(self, side: int, message: Any) -> None:
         network = self.network
@@ -83,6 +98,8 @@ class Connection:
             return
         received = self.received[1 - side]
         if received is not None:
+            if self.network.ambush is self.sides[1 - side]:
+                self.network.strike()
             received(message)
 
     def healed(self) -> None:
@@ -130,6 +147,9 @@ class Network:
         self.count = count
         self.ports: dict[tuple[str, int], Acceptor] = {}
         self.break_rate = 0.0
+        self.ambush: Process | None = None
+        """The next message to it calls `strike`."""
+        self.strike: Callable[[], None] = lambda: None
         self._cuts: dict[tuple[str, str], float] = {}
         self._slow: dict[tuple[str, str], float] = {}
         self._stuck: dict[Connection, None] = {}

@@ -78,6 +78,9 @@ class _ServerSide:
             if number in self._inputs:
                 self._inputs[number].put_nowait(payload)
             return
+        if self._port.stopping:
+            self.say(END, number, (grpc.StatusCode.UNAVAILABLE, "the server stops"))
+            return
         path, body = payload
         task = asyncio.create_task(self._serve(number, path, body), name=f"serve {path}")
         self._calls[number] = task
@@ -120,7 +123,16 @@ class _ServerSide:
         else:
             self.say(END, number, (grpc.StatusCode.OK, ""))
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    def close(self) -> None:
+        self._broken()
+        self._connection.close(Connection.SERVER)
+
     def _broken(self) -> None:
+        self._port.sides.pop(self, None)
         for task in list(self._calls.values()):
             task.cancel()
 
@@ -132,17 +144,26 @@ class SimRpcServer:
         self.process = process
         self.handlers: dict[str, Any] = {}
         self.port = port
+        self.sides: dict[_ServerSide, None] = {}
+        self.stopping = False
         self._network = network
         self._host = host
 
     def accept(self, connection: Connection) -> None:
-        _ServerSide(self, connection)
+        self.sides[_ServerSide(self, connection)] = None
 
     async def set_serving(self, serving: bool) -> None:
         return
 
     async def stop(self, grace: float = 2.0) -> None:
+        """Takes no new call, lets those under way end for a while, and cancels the rest."""
+        self.stopping = True
         self._network.unlisten(self._host, self.port, self)
+        for _ in range(10):
+            if any(side.busy for side in self.sides):
+                await asyncio.sleep(grace / 10)
+        for side in list(self.sides):
+            side.close()
 
 
 class _Collector:

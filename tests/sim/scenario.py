@@ -14,6 +14,7 @@ from typing import Any
 from tests.sim.checker import Checker
 from tests.sim.groups import GroupHistory, Member
 from tests.sim.loop import PROCESS, Spinning
+from tests.sim.members import ConsumerMember, Holdings
 from tests.sim.native import NativeProducer
 from tests.sim.nemesis import Nemesis
 from tests.sim.workload import Admin, Consumer, Producer, of_chance
@@ -86,13 +87,20 @@ class Scenario:
             }
         for wanted in self.topics.values():
             wanted["segment_bytes"] = shape.choice(["500", "3000", "1073741824"])
+            wanted["index_interval_bytes"] = shape.choice(["0", "200", "4096"])
             wanted["flush_ms"] = shape.choice(["1000", "5000", "9223372036854775807"])
         self.clients = of_chance(self.world, self.checker, self.topics, shape)
         if shape.random() < 0.4:
             self.clients.append(NativeProducer(self.world, self.checker, "native", "orders"))
         self.groups = GroupHistory(self.world, self.checker)
         members = range(shape.randint(2, 3) if grouped else 0)
-        self.members = [Member(self.world, self.groups, f"member-{n}", GROUP, "orders") for n in members]
+        # Every other group speaks the new protocol.
+        kind = ConsumerMember if seed % (2 * GROUPED) else Member
+        self.members = [kind(self.world, self.groups, f"member-{n}", GROUP, "orders") for n in members]
+        holdings = Holdings(self.groups)
+        for member in self.members:
+            if isinstance(member, ConsumerMember):
+                member.holdings = holdings
         self.nemesis = Nemesis(self.world, self.checker, self.members)
 
     def run(self) -> Verdict:

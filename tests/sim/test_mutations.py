@@ -1,18 +1,28 @@
-"""The checks can fail: deliberate bugs are found. HEADRACE_SIM_HUNT=1 looks for all, not just for the quick ones."""
+"""The checks can fail: each deliberate bug is found. HEADRACE_SIM_HUNT=1 looks for them anew, which takes minutes."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from tests.sim.hunt import hunt
+from tests.sim.hunt import hunt, look
 from tests.sim.mutations import MUTATIONS
 
-QUICK = ("shrink_without_consent", "duplicates_accepted", "election_outside_isr")
-HUNTED = MUTATIONS if os.environ.get("HEADRACE_SIM_HUNT") else QUICK
-"""HEADRACE_SIM_HUNT=1 looks for all of them, which takes minutes."""
+FOUND_BY = {
+    "stale_generation_accepted": 216,
+    "stale_controller_obeyed": 1,
+    "election_outside_isr": 1,
+    "restarted_broker_stays_in_sync": 65,
+    "lost_records_unnoticed": 56,
+}
+"""A seed that finds it, of the first 300. With other code or another workload it may be another one: hunt again."""
 
 
-@pytest.mark.parametrize("name", HUNTED)
+@pytest.mark.parametrize("name", MUTATIONS if os.environ.get("HEADRACE_SIM_HUNT") else FOUND_BY)
 def test_a_deliberate_bug_is_found(name: str) -> None:
-    assert hunt(name) is not None
+    if os.environ.get("HEADRACE_SIM_HUNT"):
+        found = hunt(name)
+        print(name, found)
+        assert found is not None
+    else:
+        assert look(name, FOUND_BY[name]) is not None

@@ -17,8 +17,10 @@ from tests.sim.wire import SimWireClient
 from tests.sim.world import SimClock, World
 
 from headrace.cluster.image import NO_LEADER, Node, Partition
+from headrace.cluster.topics import is_internal
 from headrace.errors import ErrorCode, KafkaError
-from headrace.records.batch import batches
+from headrace.records.batch import batches, valid_crc
+from headrace.records.errors import CorruptMessage
 from headrace.records.record import Record, build, iter_records
 from headrace.rpc import kafka_error_of, request_header
 from headrace.rpc.controller_client import ControllerClient
@@ -315,7 +317,13 @@ class Consumer(Client):
         self.checker.high_watermark(self.number, broker, key, asked.current_leader_epoch, result.high_watermark)
         data = bytes(result.records or b"")
         position = asked.fetch_offset
-        for batch in batches(data) if data else ():
+        try:
+            found = batches(data) if data else []
+        except CorruptMessage:
+            found = []
+        for batch in found:
+            if not valid_crc(data, batch):
+                break  # as every client of Kafka's does: what is damaged is not read
             for record in iter_records(data, batch):
                 if record.offset < position:
                     continue
@@ -346,7 +354,7 @@ class Admin(Client):
             await self.pause(self.chance.expovariate(0.15))
             if not self.working:
                 return
-            kind = self.chance.choice(["topic", "config", "election", "elections"])
+            kind = self.chance.choice(["topic", "config", "election", "elections", "move", "move"])
             try:
                 await getattr(self, f"_{kind}")()
             except KafkaError as error:
@@ -407,6 +415,28 @@ class Admin(Client):
         request = cpb.AlterConfigsRequest(header=self.header(), alterations=[alteration])
         await self.controller.call(lambda c: c.AlterConfigs, request, 8.0)
         self.world.note(f"admin: {topic} {name}={value}")
+
+    async def _move(self) -> None:
+        """A partition moves to other brokers, gets more or fewer replicas, or stays where it is after all."""
+        image = self.follower.image
+        topic = self.chance.choice(sorted(t for t in image.topics if t in self.topics or is_internal(t)))
+        index = self.chance.randrange(len(image.topics[topic].partitions))
+        brokers = sorted(image.brokers)
+        least = int(self.topics.get(topic, {}).get("min_insync_replicas", 2))
+        if len(brokers) < least:
+            return
+        replicas = self.chance.sample(brokers, self.chance.randint(least, len(brokers)))
+        if self.chance.random() < 0.2:
+            replicas = []
+        request = cpb.AlterPartitionReassignmentsRequest(header=self.header())
+        partition = pb.TopicPartition(topic=topic, partition=index)
+        request.partitions.add(partition=partition, replicas=replicas)
+        answer = await self.controller.call(lambda c: c.AlterPartitionReassignments, request, 8.0)
+        error = answer.results[0].error
+        if error.code:
+            raise KafkaError(ErrorCode(error.code), error.message)
+        self.world.count("reassignment")
+        self.world.note(f"admin: {topic}-{index} moves to {replicas or 'where it was'}")
 
     async def _election(self) -> None:
         topic = self.chance.choice(sorted(self.topics))

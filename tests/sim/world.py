@@ -59,6 +59,10 @@ SETTINGS = {
     "offsets.commit.timeout.ms": "3000",
     "group.initial.rebalance.delay.ms": "500",
     "group.min.session.timeout.ms": "2000",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "2000",
+    "group.consumer.heartbeat.interval.ms": "2000",
 }
 
 
@@ -153,6 +157,20 @@ class Machine:
     def _let_disk_go(self) -> None:
         if self.files.before is _refuse_the_dead:
             self.files.before = None
+
+    async def stop(self) -> None:
+        """Stops the service in order; a process that does not manage it is killed."""
+        process, service = self.process, self.service
+        assert process is not None
+        stopped = process.spawn(service.stop(), name="stop")
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            if stopped.done() or not process.alive:
+                break
+        if self.process is process:
+            if stopped.done() and not stopped.cancelled() and stopped.exception() is not None:
+                self.world.violated(f"{self.name} could not stop: {stopped.exception()!r}")
+            self.kill()
 
     def lose_power(self, chance: Random) -> None:
         """The process ends, and what was not synced is lost or torn."""

@@ -97,9 +97,16 @@ class Housekeeping:
         due: list[Log] = []
         await self._each(lambda p: due.append(p.log) if self._is_due(p.log, now) else None)
         for each in due:
+            if each.failure is not None:
+                continue  # its dir went offline with one before it
             flush = each.begin_flush()
             size = each.size
-            await asyncio.get_running_loop().run_in_executor(self._worker, flush.run)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._worker, flush.run)
+            except OSError as error:
+                # Told once: the kernel forgets what it could not write, and the next sync would find nothing wrong.
+                each.failed(error)
+                continue
             each.finish_flush(flush)
             self._flushed[each] = (self._clock.monotonic(), flush.upto, size)
 

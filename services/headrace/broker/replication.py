@@ -70,13 +70,14 @@ class Replication:
         self._socket_timeout = socket_timeout
         self._leaders: dict[int, LeaderLoop] = {}
         self._of: dict[Partition, int] = {}
+        self._closed = False
         self.throttle = Throttle()
         """What replicas that catch up may fetch, over all leaders."""
 
     def follow(self, partition: Partition) -> None:
         """Copies from the partition's leader from now on; with no leader it stands still."""
         self.stop(partition)
-        if partition.leader == NO_LEADER:
+        if partition.leader == NO_LEADER or self._closed:
             return
         loop = self._leaders.get(partition.leader)
         if loop is None:
@@ -97,6 +98,8 @@ class Replication:
             self._leaders[leader].refresh(partition)
 
     async def close(self) -> None:
+        """For good: what a controller says from now on must not write to logs that are about to be closed."""
+        self._closed = True
         await asyncio.gather(*(loop.close() for loop in self._leaders.values()))
 
     @property

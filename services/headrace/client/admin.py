@@ -406,15 +406,16 @@ async def list_offsets(
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
     async def attempt(left: float) -> None:
-        by_leader: dict[int, list[TopicPartition]] = {}
+        by_leader: dict[int, tuple[Node, list[TopicPartition]]] = {}
         for partition in times:
             if partition not in found:
-                by_leader.setdefault(leader_of(cluster, partition).id, []).append(partition)
-        for leader, partitions in by_leader.items():
+                leader = leader_of(cluster, partition)
+                by_leader.setdefault(leader.id, (leader, []))[1].append(partition)
+        for leader, partitions in by_leader.values():
             request = broker_pb2.ListOffsetsRequest(read_committed=read_committed)
             for partition in partitions:
                 request.partitions.add(partition=_proto(partition), timestamp=times[partition], current_leader_epoch=-1)
-            stub = cluster.broker(cluster.image.brokers[leader])
+            stub = cluster.broker(leader)
             answers = (await cluster.call(stub.ListOffsets, request, left)).partitions
             for partition, answer in zip(partitions, answers, strict=True):
                 raise_for(answer.error)

@@ -1,9 +1,10 @@
 """Moving partitions between brokers, Kafka's way (KIP-455).
 
 While a partition moves, its replicas are the target followed by those that will go; `adding` and `removing` say which
-are which. The move is complete as soon as every added replica is in the ISR: then the others leave, under a new leader
-epoch, and the leadership goes to a target replica if it was with one that left. A change of the replication factor is
-a move with only one of the two.
+are which. The move is complete as soon as the whole target is in the ISR: then the others leave, under a new leader
+epoch, and the leadership goes to a target replica if it was with one that left. Not earlier: one of those who leave may
+be the only one beside a lone leader that holds what was acknowledged. A change of the replication factor is a move with
+only one of the two.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ def with_isr(view: View, state: Partition, isr: tuple[int, ...], min_isr: int) -
 
 
 def complete(view: View, state: Partition, min_isr: int) -> Partition:
-    """`state` with its move done if all added replicas are in sync; else `state` itself."""
+    """`state` with its move done if the whole target is in sync; else `state` itself."""
     if not state.adding and not state.removing:
         return state
     target = tuple(r for r in state.replicas if r not in state.removing)
     isr = tuple(r for r in state.isr if r in target)
-    if not isr or not set(state.adding) <= set(isr):
+    if set(target) != set(isr):
         return state
     leader = _leader(view, state, target, isr)
     if leader == NO_LEADER != state.leader:

@@ -12,7 +12,7 @@ from headrace.cluster.topics import OFFSETS_TOPIC
 from headrace.coordinator.records import CorruptRecord, State
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
-from headrace.records.batch import batches
+from headrace.records.batch import batches, intact
 from headrace.records.record import iter_records
 from headrace.rpc import Channels, kafka_error_of, request_header
 from headrace.v1 import broker_pb2 as pb
@@ -45,6 +45,8 @@ class Loader:
         while offset <= upto:
             try:
                 data, start = await self._fetch(index, offset)
+                if data:
+                    intact(memoryview(data))  # as a broker sends it, it is what its disk has kept
             except KafkaError as error:
                 log.info("%s-%d at offset %d: %s", OFFSETS_TOPIC, index, offset, error)
                 await self._clock.sleep(BACKOFF)

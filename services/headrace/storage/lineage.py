@@ -3,8 +3,8 @@
 A stop in order leaves everything synced and says so (the clean-shutdown marker). A process that was killed loses
 nothing either, as long as its machine goes on running: what it wrote is in the page cache. Only when the machine
 stopped may the last records be gone, and that shows in the kernel's boot id. Each log dir keeps the id beside the boot
-it was written in; a start that cannot rule out a loss in every dir takes a new one. The controller compares it, and
-does not let a broker lead for the sake of records that it may have lost.
+it was written in; a start that cannot rule out a loss in every dir, or that had to cut a log, takes a new one. The
+controller compares it, and does not let a broker lead for the sake of records that it may have lost.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class Log(Fallible):
         self.on_checkpoint_stale: Callable[[], None] | None = None
         """Called when the recovery point on disk must not stay above the log's any longer (see `_roll`)."""
         self.checkpoint_stale = False
+        self.cut_by_recovery = False
         self.flushed_ms = NO_TIME
         self._roll_jitter = roll_jitter
         """Which part of `segment.jitter.ms` this log takes, from 0 to 1."""

@@ -179,8 +179,12 @@ class LogDirs:
             log = open_log(self.files, folder, self._config_of(partition[0]), known, self._random.random())
         except (KafkaError, ValueError) as error:
             _logger.error("%s cannot be opened and stays offline: %s", folder, error)
+            lineage.forget(self.files, log_dir.path)
             self._dir_of[partition] = log_dir
             return
+        if log.cut_by_recovery:
+            # By damage, perhaps, and not by the end of the process: then others were told that this was here.
+            lineage.forget(self.files, log_dir.path)
         self._add(log_dir, partition, log, topic_id)
 
     def _add(self, log_dir: LogDir, partition: TopicPartition, log: Log, topic_id: uuid.UUID | None) -> None:

@@ -231,6 +231,10 @@ class MemoryFiles:
             if posixpath.dirname(name) == path and name != path
         }
 
+    def paths(self) -> list[str]:
+        """Every file."""
+        return sorted(name for name, node in self._names.items() if node is not None)
+
     def exists(self, path: str) -> bool:
         return path in self._names
 
@@ -252,7 +256,7 @@ class MemoryFiles:
             node.append(memoryview(data)[: len(data) // 2])
             raise
         if self.capacity is not None:
-            room = max(0, self.capacity - self._used())
+            room = max(0, self.capacity - self.used())
             if len(data) > room:
                 node.append(memoryview(data)[:room])
                 raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -298,9 +302,9 @@ class MemoryFiles:
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         total = self.capacity or 1 << 40
-        return total, max(0, total - self._used())
+        return total, max(0, total - self.used())
 
-    def _used(self) -> int:
+    def used(self) -> int:
         return sum(len(node.data) for node in self._names.values() if node is not None)
 
     def boot_id(self) -> str:

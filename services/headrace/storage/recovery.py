@@ -129,6 +129,8 @@ class _Loader:
         self.snapshots = Snapshots(files, folder, set(_offsets_of(names, SNAPSHOT)))
         self.unsynced: list[Segment] = []
         """Sealed after the last flush perhaps: its records are durable, its indexes may not be."""
+        self.cut = False
+        """Whether something that was written is not in the log any more."""
         self.epochs_damaged = False
         self.epochs = self._load_epochs()
 
@@ -167,6 +169,7 @@ class _Loader:
             _logger.error("%s: the log ends at %d, before its start %d: it begins anew there", self.folder, end, start)
             for segment in reversed(self.segments):
                 segment.remove()
+            self.cut = True
             return self.begin(start, roll_jitter)
         self.epochs.truncate_from(end)
         self.epochs.begin_at(start)
@@ -191,6 +194,7 @@ class _Loader:
             roll_jitter=jitter,
         )
         log.sync_with_next_flush(self.unsynced)
+        log.cut_by_recovery = self.cut
         return log
 
     def _remove_orphans(self) -> None:
@@ -283,6 +287,7 @@ class _Loader:
                 self._set_aside(number)
                 break
             end, damaged = recover_segment(self.files, segment, meet)
+            self.cut |= damaged
             end = max(end, segment.base_offset)
             if number < len(self.segments) - 1:
                 if damaged:
@@ -294,6 +299,7 @@ class _Loader:
 
     def _set_aside(self, number: int) -> None:
         """Keep segments that cannot be served, under names that nothing reads."""
+        self.cut = True
         for segment in self.segments[number:]:
             _logger.error("%s is set aside as %s", segment.log.path, segment.log.path + DAMAGED)
             segment.log.rename(segment.log.path + DAMAGED)

@@ -99,6 +99,16 @@ async def test_a_session_is_opened_without_waiting_in_it(leader: Leader, followe
     assert request.max_wait_ms == 60_000
 
 
+async def test_nothing_is_followed_after_the_close(leader: Leader, follower: Follower) -> None:
+    """A controller's word may come between the end of the fetches and that of the logs."""
+    await follower.replication.close()
+    follower.follow(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert leader.connections == 0
+    assert leader.asked.empty()
+
+
 async def test_a_new_partition_is_asked_for_while_the_leader_holds_a_request(
     leader: Leader, follower: Follower
 ) -> None:

@@ -1,4 +1,4 @@
-"""Two stores behind the same door: every contract test runs on both."""
+"""Three stores behind the same door: every contract test runs on all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from tests.integration.etcd import etcd  # noqa: F401
+from tests.sim.registry import SimRegistry, SimStore
 from tests.unit.registry.tcp_link import TcpLink
 
 from headrace.ports import SystemClock
@@ -79,12 +80,13 @@ class MemoryBackend:
     ttl = 0.3
     root = "/test/"
 
-    def __init__(self) -> None:
-        self.store = MemoryStore(SystemClock())
+    def __init__(self, kind: type[MemoryRegistry] = MemoryRegistry, store: type[MemoryStore] = MemoryStore) -> None:
+        self.store = store(SystemClock())
+        self._kind = kind
         self._clients: list[MemoryRegistry] = []
 
     async def client(self) -> MemoryRegistry:
-        client = MemoryRegistry(self.store, request_timeout=0.05)
+        client = self._kind(self.store, request_timeout=0.05)
         self._clients.append(client)
         return client
 
@@ -110,9 +112,13 @@ class MemoryBackend:
         self.store.close()
 
 
-@pytest.fixture(params=["memory", "etcd"])
+@pytest.fixture(params=["memory", "simulation", "etcd"])
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
-    made: Backend = MemoryBackend() if request.param == "memory" else EtcdBackend(request.getfixturevalue("etcd"))
+    made: Backend
+    if request.param == "etcd":
+        made = EtcdBackend(request.getfixturevalue("etcd"))
+    else:
+        made = MemoryBackend() if request.param == "memory" else MemoryBackend(SimRegistry, SimStore)
     yield made
     await made.close()
 

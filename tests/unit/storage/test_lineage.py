@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from headrace.records.record import Record, build
 from headrace.storage.config import LogConfig
 from headrace.storage.log_dirs import LogDirs
 from headrace.storage.memory_files import MemoryFiles
@@ -60,3 +61,17 @@ def test_it_changes_after_a_disk_failed(files: MemoryFiles) -> None:
     first.close()
     files.locks.clear()
     assert start(files).lineage not in ("", first.lineage)
+
+
+def test_it_changes_when_a_log_had_to_be_cut(files: MemoryFiles) -> None:
+    """A damaged batch ends the log that recovery reads, although the machine never stopped."""
+    first = start(files)
+    log = first.create("t", 0, uuid.UUID(int=1))
+    for value in (b"one", b"two"):
+        log.append_as_leader(memoryview(build([Record(0, 0, None, value)])), 0, 0)
+    [path] = [path for path in files.paths() if path.endswith(".log")]
+    files.node(path).data[-1] ^= 1
+    files.locks.clear()
+    again = start(files)
+    assert again.logs["t", 0].log_end_offset == 1
+    assert again.lineage not in ("", first.lineage)

@@ -1,0 +1,43 @@
+"""What a broker does beside serving, when the disk does not go along."""
+
+import asyncio
+import errno
+import random
+import uuid
+
+from tests.unit.broker.conftest import Bench, batch
+
+from headrace.broker.housekeeping import Housekeeping, Intervals
+from headrace.broker.partition import Partition
+from headrace.storage.config import LogConfig
+from headrace.storage.log_dirs import LogDirs
+from headrace.storage.memory_files import MemoryFiles
+
+
+def test_a_sync_that_fails_takes_the_log_dir_offline(bench: Bench) -> None:
+    """The kernel tells of it once, so a second sync would make what is lost look durable."""
+    files = MemoryFiles()
+    config = LogConfig.of({"flush.messages": "1"})
+    dirs = LogDirs(files, ["/a"], node_id=0, cluster_id="c", config_of=lambda _: config, random=random.Random(1))
+    dirs.load()
+    partitions = [Partition("t", uuid.UUID(int=7), n, 0, dirs.create("t", n, uuid.UUID(int=7)), 0) for n in range(2)]
+    for partition in partitions:
+        bench.replicas.add(partition)
+        bench.lead(partition)
+        partition.log.append_as_leader(batch(b"x"), 0, 0)
+
+    def fails(operation: str, path: str) -> None:
+        if operation == "sync":
+            raise OSError(errno.EIO, "bad sector", path)
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        files.before = fails
+        await keeper.flush_due()
+        files.before = None
+        await keeper.flush_due()
+        await keeper.stop()
+
+    asyncio.run(flush())
+    assert not dirs.dirs[0].online
+    assert [partition.log.recovery_point for partition in partitions] == [0, 0]
