@@ -23,6 +23,7 @@ from headrace.registry.api import CreateRevision
 from headrace.registry.election import Leadership
 from headrace.registry.ownership import Ownership
 from headrace.storage import lineage
+from headrace.storage.log_dirs import CLEAN_SHUTDOWN
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.producer_state import ProducerState
 
@@ -104,12 +105,15 @@ def lease_loss_ignored() -> AbstractContextManager[None]:
 
 
 def checkpoint_not_synced() -> AbstractContextManager[None]:
-    """Names in a log dir are not made durable: neither a checkpoint's rename nor the end of the clean-stop marker."""
+    """Neither a checkpoint's rename nor the end of the clean-stop marker is made durable."""
     right = MemoryFiles.sync_dir
 
     def wrong(self: MemoryFiles, path: str) -> None:
-        if path != LOG_DIR:
-            right(self, path)
+        changes = self._name_changes if path == LOG_DIR else []
+        missed = [change for change in changes if any(name in change[0][0] for name in ("-checkpoint", CLEAN_SHUTDOWN))]
+        self._name_changes = [change for change in self._name_changes if change not in missed]
+        right(self, path)
+        self._name_changes = missed + self._name_changes
 
     return _instead(MemoryFiles, "sync_dir", wrong)
 

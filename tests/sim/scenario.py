@@ -120,6 +120,8 @@ class Scenario:
         except (Spinning, Crash) as error:
             if not world.violations:
                 world.violated(str(error))
+        except Exception as error:  # a log that cannot be read, for one; it must not end the run of many seeds
+            world.violated(f"the checks failed: {error!r}")
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, before)

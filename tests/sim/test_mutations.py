@@ -9,16 +9,27 @@ from tests.sim.hunt import hunt, look
 from tests.sim.mutations import MUTATIONS
 
 FOUND_BY = {
-    "stale_generation_accepted": 216,
-    "stale_controller_obeyed": 1,
+    "high_watermark_too_early": 9,
+    "truncate_to_high_watermark": 8,
+    "shrink_without_consent": 6,
+    "lease_loss_ignored": 1,
+    "checkpoint_not_synced": 164,
+    "duplicates_accepted": 9,
     "election_outside_isr": 1,
     "restarted_broker_stays_in_sync": 65,
     "lost_records_unnoticed": 56,
+    "divergence_unchecked": 15,
+    "stale_generation_accepted": 216,
+    "stale_controller_obeyed": 1,
 }
 """A seed that finds it, of the first 300. With other code or another workload it may be another one: hunt again."""
 
 
-@pytest.mark.parametrize("name", MUTATIONS if os.environ.get("HEADRACE_SIM_HUNT") else FOUND_BY)
+def test_every_deliberate_bug_was_found() -> None:
+    assert set(FOUND_BY) == set(MUTATIONS)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_a_deliberate_bug_is_found(name: str) -> None:
     if os.environ.get("HEADRACE_SIM_HUNT"):
         found = hunt(name)
