@@ -16,6 +16,13 @@ from tests.integration.topics import create_topic
 
 TopicFactory = Callable[..., str]
 
+LONG = ("test_client_matrix", "test_spark_sql", "test_spark_jobs", "test_failover", "test_groups_java", "test_moves")
+"""Files that take longest, first: what begins last should not be what the whole run waits for."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
 
 def running(cluster: Cluster) -> Iterator[Cluster]:
     """Start it, lend it, and see that it stops cleanly and never wrote a traceback."""
