@@ -37,6 +37,7 @@ def status_patches(api: ApiServer) -> int:
     return int(sum(s.value for s in samples if wanted.items() <= s.labels.items()))
 
 
+@pytest.mark.timeout(400)
 def test_a_thousand_topics_at_once(api: ApiServer, operator: Operator, brokers: Cluster, place: str) -> None:
     count = int(os.environ.get("HEADRACE_TEST_TOPICS", "200"))
     cluster(api, place)
