@@ -11,7 +11,7 @@ import time
 from headrace_operator.kube import Kube, KubeError, path
 from headrace_operator.manifests import Cluster, own_components
 from headrace_operator.manifests.naming import MANAGER
-from headrace_operator.observed import Observed, Workload, grown_claims, workload
+from headrace_operator.observed import Observed, Workload, grown_claims, waiting_for_class, workload
 from headrace_operator.schema import Json
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ class Applier:
             found.pods.setdefault(component, []).append(pod)
         own = {"app.kubernetes.io/instance": cluster.name, "app.kubernetes.io/name": "headrace"}
         found.claims.extend(await self._kube.list(path("v1", "PersistentVolumeClaim", namespace), own))
+        for name in set(waiting_for_class(found.claims).values()):
+            if await self._kube.get(path("storage.k8s.io/v1", "StorageClass", None, name)) is None:
+                found.missing_classes.add(name)
         return found
 
     async def apply(self, manifests: list[Json], observed: Observed) -> None:
