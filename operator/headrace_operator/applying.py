@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -10,13 +11,15 @@ import time
 from headrace_operator.kube import Kube, KubeError, path
 from headrace_operator.manifests import Cluster, own_components
 from headrace_operator.manifests.naming import MANAGER
-from headrace_operator.observed import Observed, Workload, grown_claims, workload
+from headrace_operator.observed import Observed, Workload, grown_claims, waiting_for_class, workload
 from headrace_operator.schema import Json
 
 log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 60.0
 """An object that did not change is applied again after this: what others changed in it is put back."""
+ORPHAN_SECONDS = 30.0
+"""The garbage collector takes so long at most to let go of the pods of a StatefulSet that is made anew."""
 _PRUNED = (("v1", "Service"), ("networking.k8s.io/v1", "NetworkPolicy"))
 
 
@@ -42,6 +45,9 @@ class Applier:
             found.pods.setdefault(component, []).append(pod)
         own = {"app.kubernetes.io/instance": cluster.name, "app.kubernetes.io/name": "headrace"}
         found.claims.extend(await self._kube.list(path("v1", "PersistentVolumeClaim", namespace), own))
+        for name in set(waiting_for_class(found.claims).values()):
+            if await self._kube.get(path("storage.k8s.io/v1", "StorageClass", None, name)) is None:
+                found.missing_classes.add(name)
         return found
 
     async def apply(self, manifests: list[Json], observed: Observed) -> None:
@@ -69,6 +75,12 @@ class Applier:
         log.info("%s/%s has other volumes now: it is made anew, its pods stay", about["namespace"], about["name"])
         where = path("apps/v1", "StatefulSet", about["namespace"], about["name"])
         await self._kube.delete(where, propagationPolicy="Orphan")
+        # Until the garbage collector has let go of its pods it is still there, and would refuse to be changed.
+        deadline = time.monotonic() + ORPHAN_SECONDS
+        while await self._kube.get(where) is not None:
+            if time.monotonic() > deadline:
+                raise KubeError(0, f"{about['name']} is still not gone after {ORPHAN_SECONDS:g} s")
+            await asyncio.sleep(0.2)
 
     async def grow_volumes(self, cluster: Cluster, manifests: list[Json], observed: Observed) -> str | None:
         """Gives claims their larger sizes; what stands in the way, in a sentence."""

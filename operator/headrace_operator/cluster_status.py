@@ -10,7 +10,7 @@ from headrace_operator import conditions, picture, quantities, rollout
 from headrace_operator.conditions import Condition
 from headrace_operator.manifests import Cluster, own_components
 from headrace_operator.manifests.naming import GRPC_PORT, KAFKA_PORT
-from headrace_operator.observed import Observed, ordinal, ready, trouble
+from headrace_operator.observed import Observed, ordinal, ready, trouble, without_class
 from headrace_operator.picture import Disk
 from headrace_operator.resources import Addresses, BrokerStatus, ClusterStatus
 from headrace_operator.schema import Json
@@ -182,6 +182,8 @@ def _progressing(doing: Doing) -> Condition:
 def _degraded(facts: Facts, serving: int) -> Condition:
     name, wanted = conditions.DEGRADED, facts.cluster.spec.brokers.replicas
     every = [pod for listed in facts.observed.pods.values() for pod in listed]
+    if why := without_class(facts.observed):
+        return Condition(name, True, "StorageClassMissing", why)
     if why := trouble(every):
         return Condition(name, True, "PodFailing", why)
     if serving < wanted:

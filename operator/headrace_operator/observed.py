@@ -33,6 +33,25 @@ class Observed:
     pods: dict[str, list[Json]] = field(default_factory=dict)
     """By component, by name."""
     claims: list[Json] = field(default_factory=list)
+    missing_classes: set[str] = field(default_factory=set)
+    """Storage classes that claims wait for and that are not there."""
+
+
+def waiting_for_class(claims: list[Json]) -> dict[str, str]:
+    """Claims that have no volume yet, and the class each of them names."""
+    return {
+        claim["metadata"]["name"]: name
+        for claim in claims
+        if claim.get("status", {}).get("phase") != "Bound" and (name := claim["spec"].get("storageClassName"))
+    }
+
+
+def without_class(observed: Observed) -> str | None:
+    """What to say of a claim whose class is not there; the scheduler tells of the pod, and not always of the reason."""
+    for claim, name in sorted(waiting_for_class(observed.claims).items()):
+        if name in observed.missing_classes:
+            return f"the volume {claim} waits for the storage class {name}, which is not there: create it"
+    return None
 
 
 def workload(body: Json, component: str) -> Workload:

@@ -5,9 +5,10 @@ Brokers read both from annotations of their own pod, so they need no right on th
 
 from __future__ import annotations
 
+from headrace_operator.events import now
 from headrace_operator.kube import Kube, path
 from headrace_operator.manifests import Cluster
-from headrace_operator.manifests.pods import EXTERNAL_ANNOTATION, RACK_ANNOTATION
+from headrace_operator.manifests.pods import EXTERNAL_ANNOTATION, RACK_ANNOTATION, TOLD_ANNOTATION, WAITING
 from headrace_operator.observed import Observed
 from headrace_operator.resources import ExternalListener
 from headrace_operator.schema import Json
@@ -30,6 +31,16 @@ def external_address(service: Json | None, listener: ExternalListener) -> str | 
     return f"{host}:{port['port']}" if host else None
 
 
+def still_waits(pod: Json) -> bool:
+    """Whether a pod that was told its place has not noticed.
+
+    The kubelet now and then misses that an annotation came, and then looks again only after a minute and a half; any
+    other change of the pod makes it look.
+    """
+    states = pod.get("status", {}).get("initContainerStatuses", [])
+    return any(state["name"] == WAITING and "running" in state.get("state", {}) for state in states)
+
+
 async def tell_pods(kube: Kube, cluster: Cluster, observed: Observed) -> str | None:
     """Writes what pods wait for; the answer names what is still missing."""
     missing = None
@@ -49,6 +60,8 @@ async def tell_pods(kube: Kube, cluster: Cluster, observed: Observed) -> str | N
                     told[EXTERNAL_ANNOTATION] = address
                 else:
                     missing = f"the Service {about['name']}-external has no address yet"
+            if not told and missing is None and still_waits(pod):
+                told[TOLD_ANNOTATION] = now()
             if told:
                 where = path("v1", "Pod", cluster.namespace, about["name"])
                 await kube.merge(where, {"metadata": {"annotations": told}})

@@ -19,9 +19,19 @@ from headrace_operator.topic_reconciler import TopicReconciler
 log = logging.getLogger(__name__)
 
 BUSY_SECONDS, QUIET_SECONDS = 2.0, 15.0
-GATHER_SECONDS = 0.25
+GATHER_SECONDS, MAX_GATHER_SECONDS = 0.25, 2.0
 """News is collected for so long before a look: a thousand Topics come as one."""
 MAX_BACKOFF = 30.0
+
+
+def gather_seconds(took: float) -> float:
+    """How long to collect news after a look that took so long: while much happens, looks take a quarter of the time,
+    and the API server has the rest for whoever makes it happen.
+
+    >>> [gather_seconds(took) for took in (0.01, 0.5, 60.0)]
+    [0.25, 1.5, 2.0]
+    """
+    return min(max(GATHER_SECONDS, 3 * took), MAX_GATHER_SECONDS)
 
 
 class Worker:
@@ -77,7 +87,9 @@ class Worker:
         failures = 0
         while True:
             self._news[kind].clear()
+            began = time.monotonic()
             settled = await self._timed(kind, look)
+            took = time.monotonic() - began
             failures = 0 if settled is not None else failures + 1
             pause = QUIET_SECONDS if settled else BUSY_SECONDS
             if failures:
@@ -85,7 +97,7 @@ class Worker:
             try:
                 async with asyncio.timeout(pause):
                     await self._news[kind].wait()
-                await asyncio.sleep(GATHER_SECONDS if not failures else min(pause, 2.0))
+                await asyncio.sleep(gather_seconds(took) if not failures else min(pause, MAX_GATHER_SECONDS))
             except TimeoutError:
                 continue
 

@@ -97,13 +97,18 @@ def topic(api: ApiServer, where: str, resource: str, **spec: Any) -> None:
 
 
 def get(api: ApiServer, where: str, kind: str, name: str) -> Json | None:
+    return found(api, f"/apis/headrace.dev/v1alpha1/namespaces/{where}/{kind}/{name}")
+
+
+def found(api: ApiServer, path: str) -> Json | None:
+    """The object that is there, if there is one."""
     try:
-        found: Json = api.call("GET", f"/apis/headrace.dev/v1alpha1/namespaces/{where}/{kind}/{name}")
+        body: Json = api.call("GET", path)
     except Refused as refused:
         if refused.code == 404:
             return None
         raise
-    return found
+    return body
 
 
 def condition(body: Json | None, name: str) -> Json:

@@ -107,13 +107,15 @@ class Release:
         chosen = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
         return sorted(self.namespace.list("pods", chosen), key=lambda pod: pod["metadata"]["name"])
 
-    def operator_pod(self) -> str:
-        def running() -> str | None:
-            pods = self.namespace.list("pods", "app.kubernetes.io/name=headrace-operator")
-            live = [p for p in pods if "deletionTimestamp" not in p["metadata"] and p["status"]["phase"] == "Running"]
-            return str(live[0]["metadata"]["name"]) if live else None
+    def operators(self) -> set[str]:
+        """Names of the operator pods that run."""
+        pods = self.namespace.list("pods", "app.kubernetes.io/name=headrace-operator")
+        return {str(pod["metadata"]["name"]) for pod in pods if is_ready(pod)}
 
-        return wait_for("a running operator", running, 60)
+    def working_operator(self) -> str:
+        """The pod that holds the operators' Lease."""
+        holder = lambda: self.namespace.get("lease", "headrace-operator")["spec"].get("holderIdentity")  # noqa: E731
+        return str(wait_for("an operator that works", holder, 60))
 
     @contextmanager
     def without_operator(self) -> Iterator[None]:

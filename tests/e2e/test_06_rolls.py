@@ -72,11 +72,17 @@ def test_another_image_rolls_under_load(
 def test_the_operator_is_killed_in_the_middle_of_a_roll(
     client: Namespace, release: Release, load: Load, loaded_topic: str, say: Callable[[str], None]
 ) -> None:
+    """There are two of them: the other one goes on where it stopped."""
     before = uids(release)
+    client.kubectl("scale", "deployment", f"{release.name}-operator", "--replicas=2")
+    wait_for("two operators", lambda: len(release.operators()) == 2, 60)
     with load.on(loaded_topic):
         release.change({"config": {"queued.max.requests": "300"}})
         wait_for("the first broker is rolled", lambda: uids(release) != before, 120)
-        client.delete("pod", release.operator_pod(), "--grace-period=0", "--force")
+        works = release.working_operator()
+        (waits,) = release.operators() - {works}
+        client.delete("pod", works, "--grace-period=0", "--force")
         wait_for("every broker is rolled", lambda: not before & uids(release), 400, pause=1)
+        assert release.working_operator() == waits
         release.wait_settled(120)
     tell(load, say)

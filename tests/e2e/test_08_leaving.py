@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from tests.e2e import tls_etcd
 from tests.e2e.headrace import NAMESPACES, Load, Release, fails_with, topic, values
 from tests.e2e.kubectl import Namespace, Object, condition_of, run, wait_for
 
@@ -29,23 +30,16 @@ def test_uninstall_and_reinstall_keep_the_data(client: Namespace, release: Relea
     assert found["acked"] > 0
 
 
-SMALL_CLUSTER: Object = {
-    "apiVersion": "headrace.dev/v1alpha1",
-    "kind": "Cluster",
-    "metadata": {"name": "small"},
-    "spec": {
-        "controllers": {"replicas": 1},
-        "coordinators": {"replicas": 1},
-        "metadata": {"replicas": 1},
-        "etcd": {"managed": {"replicas": 1, "storage": {"size": "1Gi"}}},
-    },
-}
-
-
 LATER = "headrace-e2e-later"
 
 
-@pytest.fixture
+def small_cluster(brokers: Object, etcd: Object) -> Object:
+    ones = {component: {"replicas": 1} for component in ("controllers", "coordinators", "metadata")}
+    about = {"apiVersion": "headrace.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "small"}}
+    return {**about, "spec": {**ones, "brokers": {"replicas": 1, **brokers}, "etcd": etcd}}
+
+
+@pytest.fixture(scope="module")
 def storage_class() -> Iterator[Object]:
     """The cluster's default storage class under another name, for a test to create; gone at the end."""
     classes = json.loads(run("kubectl", "get", "storageclasses", "-o", "json"))["items"]
@@ -57,19 +51,29 @@ def storage_class() -> Iterator[Object]:
 
 
 @pytest.fixture(scope="module")
-def others(release: Release) -> dict[str, Namespace]:
+def others(release: Release, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Namespace]:
     """Two namespaces, each with a small cluster, a topic in it whose data goes with it, and one that waits for ever.
 
-    The first cluster wants a storage class that is not there.
+    The first cluster has three etcd members and wants a storage class that is not there. The second has an etcd that
+    was there before it and wants TLS, and its failure domains are nodes.
     """
     found = {name: Namespace(name) for name in NAMESPACES[1:]}
-    for other, storage in zip(found.values(), ({"storageClass": LATER}, {}), strict=True):
-        about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other.name}}
+    first, second = found.values()
+    for name in found:
+        about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         run("kubectl", "apply", "-f", "-", text=json.dumps(about))
-        brokers = {"replicas": 1, "storage": [{"size": "1Gi", **storage}]}
-        small = {**SMALL_CLUSTER, "spec": {**SMALL_CLUSTER["spec"], "brokers": brokers}}
+    volume = {"size": "1Gi"}
+    three = {"managed": {"replicas": 3, "storage": volume}}
+    first.apply(small_cluster({"storage": [{"name": "data", **volume, "storageClass": LATER}]}, three))
+    host = f"etcd.{second.name}.svc"
+    external = {"endpoints": [f"{host}:2379"], "tls": {"secretName": tls_etcd.CLIENT_SECRET}}
+    second.apply(
+        *tls_etcd.objects(tmp_path_factory.mktemp("tls"), host),
+        small_cluster({"storage": [volume], "rackTopologyKey": "kubernetes.io/hostname"}, {"external": external}),
+    )
+    for other in found.values():
         doomed = topic("in-it", "small", replicas=1, deletionPolicy="Delete")
-        other.apply(small, doomed, topic("orphan", "nowhere", deletionPolicy="Delete"))
+        other.apply(doomed, topic("orphan", "nowhere", deletionPolicy="Delete"))
     return found
 
 
@@ -87,6 +91,55 @@ def test_an_unknown_storage_class_is_a_condition_that_heals(
         other.wait_condition("hrc", "small", "Degraded", "False", seconds=60)
         other.wait_condition("hrt", "in-it", "Ready", seconds=60)
         other.wait_condition("hrt", "orphan", "Ready", "False", seconds=60)
+
+
+def test_an_etcd_of_ones_own_with_tls_and_brokers_that_know_their_node(others: dict[str, Namespace]) -> None:
+    second = others[NAMESPACES[2]]
+    second.wait_condition("hrc", "small", "Ready", seconds=240)
+    (broker,) = second.get("hrc", "small")["status"]["brokers"]
+    assert broker["rack"] == second.get("pod", broker["pod"])["spec"]["nodeName"]
+    pods = [pod["metadata"]["name"] for pod in second.list("pods", "app.kubernetes.io/component=etcd")]
+    assert not pods, "it made an etcd though it was given one"
+
+
+def test_three_etcd_members_go_on_without_one(others: dict[str, Namespace]) -> None:
+    first = others[NAMESPACES[1]]
+    first.wait_condition("hrc", "small", "Ready", seconds=240)
+    members = first.exec("small-etcd-0", "etcdctl", "member", "list").splitlines()
+    assert len([member for member in members if "started" in member]) == 3, members
+    first.delete("pod", "small-etcd-0", "--wait=false", "--grace-period=1")
+    first.apply(topic("without-one", "small", replicas=1, deletionPolicy="Delete"))
+    first.wait_condition("hrt", "without-one", "Ready", seconds=60)
+    first.wait_condition("pod", "small-etcd-0", "Ready", seconds=120)
+
+
+def test_volumes_grow_once_their_class_lets_them_and_pods_stay(
+    others: dict[str, Namespace], storage_class: Object
+) -> None:
+    """The volume itself cannot grow on this cluster: what is shown is all that has to be asked for."""
+    first = others[NAMESPACES[1]]
+    first.wait_condition("hrc", "small", "Progressing", "False", seconds=240)
+    pod, made = first.get("pod", "small-broker-0")["metadata"]["uid"], first.get("statefulset", "small-broker")
+    first.patch(
+        "hrc", "small", {"spec": {"brokers": {"storage": [{"name": "data", "size": "2Gi", "storageClass": LATER}]}}}
+    )
+
+    def said() -> str:
+        return str(condition_of(first.get("hrc", "small"), "Progressing")["message"])
+
+    wait_for("the Cluster says that its volume cannot grow", lambda: "data-small-broker-0 cannot grow" in said(), 60)
+    run("kubectl", "patch", "storageclass", LATER, "--type=merge", "-p", '{"allowVolumeExpansion": true}')
+    size = lambda: first.get("pvc", "data-small-broker-0")["spec"]["resources"]["requests"]["storage"]  # noqa: E731
+    wait_for("the claim asks for more", lambda: size() == "2Gi", 60)
+    wait_for("the Cluster says so no more", lambda: "cannot grow" not in said(), 60)
+    anew = first.get("statefulset", "small-broker")
+    assert anew["metadata"]["uid"] != made["metadata"]["uid"]
+    assert anew["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    owned = lambda: first.get("pod", "small-broker-0")["metadata"]["ownerReferences"][0]["uid"]  # noqa: E731
+    wait_for("the pod is taken over", lambda: owned() == anew["metadata"]["uid"], 30)
+    assert first.get("pod", "small-broker-0")["metadata"]["uid"] == pod
+    refused = [event["message"] for event in first.list("events") if event["reason"] == "Refused"]
+    assert not refused
 
 
 def delete_namespace(name: str) -> None:

@@ -22,6 +22,10 @@ RACK_ANNOTATION = f"{PREFIX}/rack"
 EXTERNAL_ANNOTATION = f"{PREFIX}/external-address"
 """The operator writes both onto a pod once it knows where the pod runs; an init container waits for them. So a broker
 knows its failure domain and its address without any right on the API server."""
+TOLD_ANNOTATION = f"{PREFIX}/told"
+"""When a pod was reminded of them."""
+WAITING = "wait-for-place"
+"""The init container."""
 BOOTSTRAP_LABEL = f"{PREFIX}/bootstrap"
 
 GRACE_SECONDS = {"broker": 120, "coordinator": 60, "controller": 30, "metadata": 30, "etcd": 60}
@@ -233,7 +237,7 @@ def _template(
 def _waiting(cluster: Cluster, component: str, awaited: dict[str, str]) -> Json:
     tests = " && ".join(f"[ -s {_PODINFO}/{file} ]" for file in awaited)
     return {
-        "name": "wait-for-place",
+        "name": WAITING,
         "image": cluster.image_of(component),
         "imagePullPolicy": cluster.spec.image_pull_policy,
         "command": ["sh", "-c", f"until {tests}; do sleep 0.2; done"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_operator.places import external_address
+from headrace_operator.places import external_address, still_waits
 from headrace_operator.resources import ExternalListener
 from headrace_operator.schema import Json, parse
 
@@ -33,3 +33,13 @@ def test_a_load_balancer_says_its_own_address_once_it_has_one() -> None:
 def test_names_of_ones_own_tell_load_balancers_apart() -> None:
     told = address(service(ip="192.0.2.7"), type="LoadBalancer", advertisedHost="{pod}.kafka.example")
     assert told == "demo-broker-1.kafka.example:9095"
+
+
+def test_a_pod_that_was_told_and_did_not_notice_still_waits() -> None:
+    def pod(**state: Json) -> Json:
+        return {"status": {"initContainerStatuses": [{"name": "wait-for-place", "state": state}]}}
+
+    assert still_waits(pod(running={"startedAt": "2026-01-01T00:00:00Z"}))
+    assert not still_waits(pod(terminated={"exitCode": 0}))
+    assert not still_waits(pod(waiting={"reason": "PodInitializing"}))
+    assert not still_waits({"status": {}})
