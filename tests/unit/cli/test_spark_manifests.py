@@ -152,9 +152,12 @@ def test_names_come_from_files() -> None:
     assert job_name("jobs/Windowed_Counts.py") == "windowed-counts"
 
 
-def test_a_dry_run_prints_manifests() -> None:
-    line = ["spark", "submit", "--dry-run", "--cluster", "demo", "-n", "data", "replay", "--", "--topic", "orders"]
-    said = CliRunner().invoke(app, line)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_dry_run_prints_manifests(first: bool) -> None:
+    """Options come before or after the job, what is the job's own after two dashes."""
+    options, job = ["--dry-run", "--cluster", "demo", "-n", "data"], ["replay"]
+    line = [*options, *job] if first else [*job, *options]
+    said = CliRunner().invoke(app, ["spark", "submit", *line, "--", "--topic", "orders"])
     assert said.exit_code == 0, said.output
     made = json.loads(said.output)["items"]
     container = of_kind(made, "Job")["spec"]["template"]["spec"]["containers"][0]
