@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
+from jobs import topic_to_parquet
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
@@ -142,6 +144,21 @@ def test_memory_is_heap_and_overhead_together() -> None:
 def test_what_cannot_be_submitted_says_why(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidSubmission, match=sentence):
         manifests(replace(JOB, **wrong))
+
+
+def test_the_examples_for_the_operators_fit_the_image_and_its_job(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        topic_to_parquet.main(["--help"])
+    takes = capsys.readouterr().out
+    kubeflow, apache = yaml.safe_load_all((KUBERNETES / "spark-application.yaml").read_text())
+    conf = apache["spec"]["sparkConf"]
+    assert kubeflow["spec"]["image"] == conf["spark.kubernetes.container.image"] == IMAGE
+    versions = kubeflow["spec"]["sparkVersion"], apache["spec"]["runtimeVersions"]["sparkVersion"]
+    assert set(versions) == {pyspark.__version__}
+    assert kubeflow["spec"]["mainApplicationFile"] == apache["spec"]["pyFiles"]
+    assert kubeflow["spec"]["arguments"] == apache["spec"]["driverArgs"]
+    for argument in apache["spec"]["driverArgs"]:
+        assert argument.partition("=")[0] in takes
 
 
 def test_the_jobs_of_the_image_are_those_that_are_here() -> None:
