@@ -353,11 +353,18 @@ class Reign:
                 backoff = min(backoff * 2, self._limits.max_backoff)
                 continue
             backoff = self._limits.first_backoff
-            await self.senders.follow(self._picture.image.brokers)
+            await self.senders.follow(self._dealt_with())
             if not self._taken_over.is_set():
                 log.info("controller %d is active with epoch %d", self.term.controller, self.term.epoch)
                 self._taken_over.set()
             await self._news.wait()
+
+    def _dealt_with(self) -> dict[int, Node]:
+        """The registrations whose coming was decided on. One that came since may be of a broker that lost its records:
+        told what it held before, it would lead without them."""
+        known = self._picture.incarnations
+        brokers = self._picture.image.brokers
+        return {broker: node for broker, node in brokers.items() if known.get(broker) == leaders.incarnation_of(node)}
 
     def _reconcile(self, view: View) -> tuple[Plan, None]:
         allowed = functools.cache(functools.partial(self._policy.unclean_allowed, view.image))
