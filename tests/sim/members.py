@@ -29,19 +29,24 @@ _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 class Holdings:
     """Who holds which partition: from the answer that gives it until the heartbeat that gives it up.
 
-    A member that is silent for as long as its session lasts holds nothing any more, whatever it believes.
+    A member that is silent for as long as its session lasts, or did not confirm within its rebalance timeout that it
+    gave something up, holds nothing any more, whatever it believes.
     """
 
     def __init__(self, history: GroupHistory) -> None:
         self._history = history
         self._world = history.world
         self._holders: dict[tuple[str, int], str] = {}
-        self._heard: dict[str, float] = {}
-        """When each member sent its last heartbeat that was answered."""
+        self._until: dict[str, float] = {}
+        """How long each member holds what it has, unless another heartbeat is answered before."""
 
     def heard(self, member: str, sent: float, owned: set[TopicPartition]) -> None:
-        self._heard[member] = sent
+        self._until[member] = sent + SESSION_SECONDS
         self.released(member, owned)
+
+    def revoked(self, member: str, since: float) -> None:
+        """It is told to give something up, which the coordinator may have decided as early as `since`."""
+        self._until[member] = min(self._until[member], since + REBALANCE_MS / 1000)
 
     def released(self, member: str, owned: set[TopicPartition]) -> None:
         """It holds `owned` and nothing else, and says so now."""
@@ -50,6 +55,8 @@ class Holdings:
                 del self._holders[place]
 
     def given(self, member: str, share: set[TopicPartition]) -> None:
+        if not self._is_in_time(member):
+            return  # it learns too late what it was given
         for place in sorted(share):
             self._history.checker.checked += 1
             holder = self.holder(place)
@@ -61,15 +68,18 @@ class Holdings:
 
     def holder(self, place: tuple[str, int]) -> str | None:
         holder = self._holders.get(place)
-        alive = holder is not None and self._world.now < self._heard[holder] + SESSION_SECONDS
-        return holder if alive else None
+        return holder if holder is not None and self._is_in_time(holder) else None
+
+    def _is_in_time(self, member: str) -> bool:
+        return self._world.now < self._until[member]
 
 
 class ConsumerMember(Member):
     """One process of a group; see the module's docstring."""
 
     holdings: Holdings
-    _unanswered = False
+    _unanswered: float | None = None
+    """When the first heartbeat since the last answer was sent."""
 
     async def _consume(self, consumer: Consumer, chance: Random) -> None:
         membership = consumer._membership
@@ -78,6 +88,7 @@ class ConsumerMember(Member):
         membership._coordinator = _Held(coordinator, self.group, self.history, self.holdings)
         name = membership.member_id = str(uuid.UUID(int=chance.getrandbits(128), version=4))
         membership.generation = 0
+        self._unanswered = None
         try:
             while self.working:
                 began = self.world.now
@@ -95,7 +106,7 @@ class ConsumerMember(Member):
             group_id=self.group, member_id=name, member_epoch=epoch, rebalance_timeout_ms=-1
         )
         # After an answer that was lost everything is said, and so everything is answered, anew.
-        if epoch == 0 or self._unanswered:
+        if epoch == 0 or self._unanswered is not None:
             request.rebalance_timeout_ms = REBALANCE_MS
             request.subscribed_topic_names.names.append(self.topic)
         topics = consumer._cluster.image.topics
@@ -103,19 +114,22 @@ class ConsumerMember(Member):
         for topic, index in sorted(owned):
             request.topic_partitions.partitions.add(topic_id=topics[topic].id.bytes, partition=index)
         self.holdings.released(name, owned)
-        self._unanswered = True
+        since = self._unanswered = sent if self._unanswered is None else self._unanswered
         try:
             answer = await coordinator.call("ConsumerGroupHeartbeat", request, 3.0)
         except KafkaError:
             return
         code = ErrorCode(answer.error.code)
+        if code is ErrorCode.GROUP_ID_NOT_FOUND:
+            # The coordinators lost the group. Kafka's client gives up, too, and whoever runs it starts another one.
+            raise KafkaError(code, answer.error.message)
         if code in _FENCED:
             self.world.note(f"{self.name} is fenced: {code.name}")
             membership.generation = 0
             await consumer.assign([])
         if code is not ErrorCode.NONE:
             return
-        self._unanswered = False
+        self._unanswered = None
         self.holdings.heard(name, sent, owned)
         membership.generation = answer.member_epoch
         if answer.HasField("assignment"):
@@ -123,10 +137,11 @@ class ConsumerMember(Member):
             listed = answer.assignment.partitions
             share = {TopicPartition(names.get(p.topic_id, p.topic), p.partition) for p in listed}
             self.history.shared(self.group, answer.member_epoch, name, sorted(share))
+            if owned - share:
+                self.holdings.revoked(name, since)
             self.holdings.given(name, share)
             await consumer.assign(sorted(share))
-            if owned - share:
-                self.holdings.released(name, share)
+            self.holdings.released(name, share)
 
     async def _handle(self, consumer: Consumer) -> None:
         for record in await consumer.poll(1.0, 20):
