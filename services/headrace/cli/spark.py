@@ -25,7 +25,7 @@ _START_SECONDS = 300.0
 _LOOK_SECONDS = 1.0
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command()
 def submit(
     job: Annotated[str, typer.Argument(help="One of the image's jobs (topic_to_parquet) or a Python file of yours.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the job takes, after --.")] = None,
@@ -73,7 +73,7 @@ def submit(
             namespace=namespace,
             cluster=cluster,
             image=image,
-            arguments=_own(arguments or []),
+            arguments=tuple(arguments or ()),
             script=_script(job),
             executors=executors,
             cores=cores,
@@ -157,11 +157,6 @@ def stop(
     _kubectl(["delete", "job", name, "-n", namespace, "--cascade=foreground"])
     kinds = "service,configmap,persistentvolumeclaim" if forget else "service,configmap"
     _kubectl(["delete", kinds, "-n", namespace, "-l", f"{LABEL}={name}"])
-
-
-def _own(arguments: list[str]) -> tuple[str, ...]:
-    """What follows `--`: options end at the job's name already, so the parser leaves that word in."""
-    return tuple(arguments[1:] if arguments[:1] == ["--"] else arguments)
 
 
 def _script(job: str) -> str | None:
@@ -326,5 +321,5 @@ def _kubectl(line: list[str], given: str | None = None, quiet: bool = False, may
         stderr=subprocess.DEVNULL if quiet and may_fail else None,
     )
     if done.returncode and not may_fail:
-        sys.exit(done.returncode)
+        session.fail(f"kubectl {line[0]} failed; the cluster is the one of `kubectl config current-context`")
     return done.stdout or ""

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
+from jobs import topic_to_parquet
 from typer.testing import CliRunner
 
 from headrace.cli.main import app
@@ -144,6 +146,21 @@ def test_what_cannot_be_submitted_says_why(wrong: dict[str, Any], sentence: str)
         manifests(replace(JOB, **wrong))
 
 
+def test_the_examples_for_the_operators_fit_the_image_and_its_job(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        topic_to_parquet.main(["--help"])
+    takes = capsys.readouterr().out
+    kubeflow, apache = yaml.safe_load_all((KUBERNETES / "spark-application.yaml").read_text())
+    conf = apache["spec"]["sparkConf"]
+    assert kubeflow["spec"]["image"] == conf["spark.kubernetes.container.image"] == IMAGE
+    versions = kubeflow["spec"]["sparkVersion"], apache["spec"]["runtimeVersions"]["sparkVersion"]
+    assert set(versions) == {pyspark.__version__}
+    assert kubeflow["spec"]["mainApplicationFile"] == apache["spec"]["pyFiles"]
+    assert kubeflow["spec"]["arguments"] == apache["spec"]["driverArgs"]
+    for argument in apache["spec"]["driverArgs"]:
+        assert argument.partition("=")[0] in takes
+
+
 def test_the_jobs_of_the_image_are_those_that_are_here() -> None:
     assert sorted(each.name for each in KUBERNETES.parent.glob("*.py")) == list(IN_IMAGE)
 
@@ -152,9 +169,12 @@ def test_names_come_from_files() -> None:
     assert job_name("jobs/Windowed_Counts.py") == "windowed-counts"
 
 
-def test_a_dry_run_prints_manifests() -> None:
-    line = ["spark", "submit", "--dry-run", "--cluster", "demo", "-n", "data", "replay", "--", "--topic", "orders"]
-    said = CliRunner().invoke(app, line)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_dry_run_prints_manifests(first: bool) -> None:
+    """Options come before or after the job, what is the job's own after two dashes."""
+    options, job = ["--dry-run", "--cluster", "demo", "-n", "data"], ["replay"]
+    line = [*options, *job] if first else [*job, *options]
+    said = CliRunner().invoke(app, ["spark", "submit", *line, "--", "--topic", "orders"])
     assert said.exit_code == 0, said.output
     made = json.loads(said.output)["items"]
     container = of_kind(made, "Job")["spec"]["template"]["spec"]["containers"][0]
