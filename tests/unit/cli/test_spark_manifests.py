@@ -82,6 +82,15 @@ def test_the_file_for_plain_spark_submit_gives_the_same_rights() -> None:
     assert list(yaml.safe_load_all((KUBERNETES / "rbac.yaml").read_text())) == rights()
 
 
+def test_a_pod_that_submits_may_do_what_a_driver_may_and_make_the_policy_around_executors() -> None:
+    submitter = list(yaml.safe_load_all((KUBERNETES / "submitter.yaml").read_text()))
+    (driver, policies) = of_kind(submitter, "Role")["rules"]
+    assert [driver] == of_kind(rights(), "Role")["rules"]
+    assert (policies["apiGroups"], policies["resources"]) == (["networking.k8s.io"], ["networkpolicies"])
+    account = of_kind(submitter, "ServiceAccount")["metadata"]["name"]
+    assert of_kind(submitter, "RoleBinding")["subjects"] == [{"kind": "ServiceAccount", "name": account}]
+
+
 def test_executors_get_no_token() -> None:
     assert (
         yaml.safe_load((KUBERNETES / "executor-pod.yaml").read_text())["spec"]["automountServiceAccountToken"] is False
