@@ -49,7 +49,7 @@ from headrace.storage.segments import Segments
 from headrace.storage.snapshots import MARK_BATCHES, Snapshots
 
 DAMAGED = ".damaged"
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19
 _CRC_FROM = 21
 _logger = logging.getLogger(__name__)
 
