@@ -110,6 +110,16 @@ async def test_keys_go_where_kafka_clients_send_them(own_cluster: Cluster, serve
     assert {key: place.partition for key, place in zip(keys, places, strict=True)} == where
 
 
+async def test_who_made_a_topic_knows_it(cluster_at: Callable[..., Cluster]) -> None:
+    cluster = cluster_at(brokers=2).start()
+    metadata = cluster.process("metadata")["pid"]
+    async with Admin(bootstrap_servers=native(cluster)) as admin:
+        os.kill(metadata, signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(0.5, os.kill, metadata, signal.SIGCONT)
+        await admin.create_topic("made", partitions=3)
+        assert "made" in admin.image.topics
+
+
 async def test_many_records_keep_their_order(servers: str, topic: str) -> None:
     async with Producer(bootstrap_servers=servers, partitioner=RoundRobin()) as producer:
         futures = [producer.send_nowait(topic, b"%d" % n) for n in range(9_000)]

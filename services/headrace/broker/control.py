@@ -1,8 +1,9 @@
 """What the controller tells this broker: which partitions it holds, who leads them, and which to let go.
 
-Requests are taken one at a time and refused when they carry an older controller epoch, or mean an earlier registration
-of this broker. A full request is the whole truth: what lies on disk and is not in it belongs to topics that were
-deleted while this broker was away, and goes too.
+Requests are taken one at a time and refused when they carry an older controller epoch, mean an earlier registration of
+this broker, or come after what the same controller said later (over a connection that broke). A full request is the
+whole truth: what lies on disk and is not in it belongs to topics that were deleted while this broker was away, and goes
+too.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.cluster.image import Partition as PartitionState
 from headrace.errors import ErrorCode, KafkaError
 from headrace.ports import Clock
-from headrace.storage.log_dirs import LogDirs
+from headrace.storage.log_dirs import LogDir, LogDirs, attempt
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,14 @@ Assignment = tuple[str, uuid.UUID, int, PartitionState | None]
 """A topic's name and id, a partition's index, and what the controller decided for it (None: what is known here)."""
 
 Failure = tuple[str, uuid.UUID, int, KafkaError]
+
+
+class Word(NamedTuple):
+    """Who says something, to which registration of this broker, and the how manieth thing it is (0: not numbered)."""
+
+    controller_epoch: int
+    broker_epoch: int
+    number: int = 0
 
 
 class Followers(Protocol):
@@ -60,16 +70,17 @@ class ReplicaControl:
         self._clock = clock
         self._broker_epoch = broker_epoch
         self._controller_epoch = -1
+        self._number = 0
         self._one_at_a_time = asyncio.Lock()
         self.synced = asyncio.Event()
         """Set once a full request was carried out: from then on this broker knows all it holds."""
 
     async def leader_and_isr(
-        self, controller_epoch: int, broker_epoch: int, full: bool, assignments: Iterable[Assignment]
+        self, word: Word, assignments: Iterable[Assignment], *, full: bool = False
     ) -> list[Failure]:
         """Leads and follows as told; returns the partitions that could not be served."""
         async with self._one_at_a_time:
-            self._check(controller_epoch, broker_epoch)
+            self._check(word)
             wanted = await self._breathing(assignments)
             if full:
                 await self._delete_strays(wanted)
@@ -87,10 +98,16 @@ class ReplicaControl:
                 except KafkaError as error:
                     log.error("cannot serve %s-%d: %s", topic, index, error)
                     failures.append((topic, topic_id, index, error.bare()))
-            asyncio.get_running_loop().run_in_executor(None, self._log_dirs.begin_sync())
+            for log_dir, sync in self._log_dirs.begin_sync():
+                synced = asyncio.get_running_loop().run_in_executor(None, attempt, sync)
+                synced.add_done_callback(partial(self._made_durable, log_dir))
             if full:
                 self.synced.set()
             return failures
+
+    def _made_durable(self, log_dir: LogDir, synced: asyncio.Future[OSError | None]) -> None:
+        if not synced.cancelled() and (error := synced.result()) is not None:
+            self._log_dirs.fail(log_dir, error)
 
     async def _breathing(self, assignments: Iterable[Assignment]) -> list[Assignment]:
         """All of them, decoded in small steps."""
@@ -110,12 +127,10 @@ class ReplicaControl:
             and partition.leader_epoch == leader_epoch
         )
 
-    async def stop_replica(
-        self, controller_epoch: int, broker_epoch: int, stops: Iterable[tuple[uuid.UUID, int, int, bool]]
-    ) -> list[Failure]:
+    async def stop_replica(self, word: Word, stops: Iterable[tuple[uuid.UUID, int, int, bool]]) -> list[Failure]:
         """Lets go of partitions (topic id, index, leader epoch, whether to delete the files)."""
         async with self._one_at_a_time:
-            self._check(controller_epoch, broker_epoch)
+            self._check(word)
             failures: list[Failure] = []
             for done, (topic_id, index, leader_epoch, delete) in enumerate(stops):
                 if done % BREATH == BREATH - 1:
@@ -129,7 +144,8 @@ class ReplicaControl:
                     failures.append((partition.topic, topic_id, index, error.bare()))
             return failures
 
-    def _check(self, controller_epoch: int, broker_epoch: int) -> None:
+    def _check(self, word: Word) -> None:
+        controller_epoch, broker_epoch, number = word
         if controller_epoch < self._controller_epoch:
             raise KafkaError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,
@@ -139,7 +155,11 @@ class ReplicaControl:
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH, f"this is registration {self._broker_epoch()}, not {broker_epoch}"
             )
-        self._controller_epoch = controller_epoch
+        if 0 < number <= self._number and controller_epoch == self._controller_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_UPDATE_VERSION, f"request {number} comes late: {self._number} was carried out before"
+            )
+        self._controller_epoch, self._number = controller_epoch, number
 
     def _assign(self, topic: str, topic_id: uuid.UUID, index: int, state: PartitionState) -> None:
         broker_id = self._replicas.broker_id
@@ -156,8 +176,10 @@ class ReplicaControl:
                 self._replicas.wake(partition)
             raise partition.log.failure
         if state.leader == broker_id:
-            self._followers.stop(partition)
             partition.lead(state, self._clock.monotonic())
+            # Not when the word is an old one that came late: this broker follows somebody by now.
+            if partition.is_leader:
+                self._followers.stop(partition)
         elif partition.follow(state):
             self._followers.follow(partition)
         self._replicas.wake(partition)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.broker.control import Assignment, Failure, ReplicaControl
+from headrace.broker.control import Assignment, Failure, ReplicaControl, Word
 from headrace.cluster.protos import partition_from_proto
 from headrace.rpc.errors import error_message, response_header
 from headrace.v1 import broker_pb2 as pb
@@ -21,7 +21,9 @@ class ControlService(broker_pb2_grpc.BrokerControlServicer):
 
     async def LeaderAndIsr(self, request: pb.LeaderAndIsrRequest, context: Any) -> pb.LeaderAndIsrResponse:
         failures = await self._control.leader_and_isr(
-            request.controller_epoch, request.broker_epoch, request.full, self._assignments(request)
+            Word(request.controller_epoch, request.broker_epoch, request.number),
+            self._assignments(request),
+            full=request.full,
         )
         return pb.LeaderAndIsrResponse(header=response_header(request), partition_errors=_errors(failures))
 
@@ -39,7 +41,9 @@ class ControlService(broker_pb2_grpc.BrokerControlServicer):
             (uuid.UUID(bytes=p.partition.topic_id), p.partition.partition, p.leader_epoch, p.delete)
             for p in request.partitions
         ]
-        failures = await self._control.stop_replica(request.controller_epoch, request.broker_epoch, stops)
+        failures = await self._control.stop_replica(
+            Word(request.controller_epoch, request.broker_epoch, request.number), stops
+        )
         return pb.StopReplicaResponse(header=response_header(request), partition_errors=_errors(failures))
 
 

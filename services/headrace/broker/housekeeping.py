@@ -1,8 +1,9 @@
 """What a broker does beside serving: flush, checkpoint, retain, clean, forget.
 
 Everything that touches a log's state runs on the loop, in small steps; what waits for a disk (fdatasync, compaction)
-runs on one worker thread. Write-back starts early and goes on steadily, so that the kernel never has to stop an append
-to catch up, and recovery after a crash has little to read.
+runs on one worker thread. Sealed segments are synced soon, so recovery after a crash reads the active one alone. What
+that one has not on disk is the kernel's to write back, unless flush settings ask for more: a sync takes locks of the
+file and commits the journal, and appends wait for both.
 """
 
 from __future__ import annotations
@@ -36,8 +37,6 @@ class Intervals:
     checkpoints: float = 60.0
     producers: float = 600.0
     file_removal: float = 10.0
-    writeback_bytes: int = 64 << 20
-    """A log with this much unflushed is flushed, whatever flush.ms says."""
     producer_expiration_ms: int = 86_400_000
 
 
@@ -50,7 +49,7 @@ class Housekeeping:
         self._clock = clock
         self._intervals = intervals
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="flush")
-        self._flushed: dict[Log, tuple[float, int, int]] = {}
+        self._flushed: dict[Log, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -92,7 +91,7 @@ class Housekeeping:
                 log.error("%r: %s", partition, error)
 
     async def flush_due(self) -> None:
-        """Flushes logs by flush.messages, flush.ms, or because much of them is not on disk yet."""
+        """Flushes logs by flush.messages, flush.ms, or because a segment was sealed."""
         now = self._clock.monotonic()
         due: list[Log] = []
         await self._each(lambda p: due.append(p.log) if self._is_due(p.log, now) else None)
@@ -100,7 +99,6 @@ class Housekeeping:
             if each.failure is not None:
                 continue  # its dir went offline with one before it
             flush = each.begin_flush()
-            size = each.size
             try:
                 await asyncio.get_running_loop().run_in_executor(self._worker, flush.run)
             except OSError as error:
@@ -108,19 +106,15 @@ class Housekeeping:
                 each.failed(error)
                 continue
             each.finish_flush(flush)
-            self._flushed[each] = (self._clock.monotonic(), flush.upto, size)
+            self._flushed[each] = self._clock.monotonic()
 
     def _is_due(self, each: Log, now: float) -> bool:
         unflushed = each.log_end_offset - each.recovery_point
         if unflushed <= 0 or each.failure is not None:
             return False
-        at, _, size = self._flushed.setdefault(each, (now, each.recovery_point, 0))
+        at = self._flushed.setdefault(each, now)
         config = each.config
-        return (
-            unflushed >= config.flush_messages
-            or (now - at) * 1000 >= config.flush_ms
-            or each.size - size >= self._intervals.writeback_bytes
-        )
+        return unflushed >= config.flush_messages or (now - at) * 1000 >= config.flush_ms or each.sealed_unsynced
 
     async def retain(self) -> None:
         now_ms = self._clock.time_ms()

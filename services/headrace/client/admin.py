@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client.cluster import Cluster, error_of, raise_for
+from headrace.client.cluster import TOPIC_GRACE, Cluster, error_of, raise_for
 from headrace.client.config import ADMIN_KEYS, Config
 from headrace.client.group_admin import GroupAdmin
 from headrace.client.types import OffsetAndTimestamp, TopicPartition
@@ -147,6 +148,8 @@ class Admin(GroupAdmin):
     ) -> dict[str, KafkaError | None]:
         """Creates topics; the answer says for each name why it failed, or None.
 
+        Who asks the same metadata server afterwards finds them there.
+
         >>> await admin.create_topics([NewTopic("a"), NewTopic("b", 3)])  # doctest: +SKIP
         """
         request = pb.CreateTopicsRequest(validate_only=validate_only, timeout_ms=self._timeout_ms())
@@ -159,8 +162,11 @@ class Admin(GroupAdmin):
                 assignments=[pb.ReplicaAssignment(partition=i, replicas=r) for i, r in enumerate(topic.assignments)],
                 configs=topic.configs,
             )
-        response = await self._control("CreateTopics", request)
-        return _errors(response.topics)
+        errors = _errors((await self._control("CreateTopics", request)).topics)
+        created = {name for name, error in errors.items() if error is None and not validate_only}
+        with suppress(KafkaError):  # they are there, whoever has not heard of them yet
+            await self._cluster.follower.wait_for(lambda image: created <= image.topics.keys(), TOPIC_GRACE)
+        return errors
 
     async def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
         """Deletes topics with all they hold; the answer says for each name why it failed, or None.

@@ -186,7 +186,8 @@ class Producer:
     ) -> asyncio.Future[RecordMetadata]:
         """Puts a record into the buffer and returns at once, with a future for what becomes of it.
 
-        `BufferFull` when there is no room: `await producer.room()` and send again.
+        `BufferFull` when there is no room: `await producer.room()` and send again. A topic that was made just now
+        may not be known here yet: `await producer.partitions_for(topic)` waits for it.
 
         >>> future = producer.send_nowait("orders", b"hello")  # doctest: +SKIP
         """
@@ -282,7 +283,10 @@ class Producer:
     ) -> TopicPartition:
         found = self._cluster.image.topics.get(topic)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no topic {topic}; for one that was just created, await partitions_for() first",
+            )
         count = len(found.partitions)
         if partition is None:
             if self._partitioner is not None:

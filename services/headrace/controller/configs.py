@@ -84,17 +84,24 @@ def _alter(image: Image, asked: cpb.AlterConfigsRequest.Alteration, settings: Se
     if altered != current:
         planned[name] = altered
     if altered.get(MIN_ISR) != current.get(MIN_ISR):
-        _end_eligibility(image, [name] if planned is plan.topic_configs else image.topics, plan)
+        if planned is plan.topic_configs:
+            then = replace(image, topic_configs={**image.topic_configs, name: altered})
+            _end_eligibility(then, [name], settings, plan)
+        else:
+            then = replace(image, broker_configs={**image.broker_configs, name: altered})
+            _end_eligibility(then, image.topics, settings, plan)
 
 
-def _end_eligibility(image: Image, topics: Iterable[str], plan: Plan) -> None:
-    """With another minimum the ISR alone may acknowledge records: nobody outside it counts as complete any longer.
+def _end_eligibility(image: Image, topics: Iterable[str], settings: Settings, plan: Plan) -> None:
+    """Where the ISR is large enough for the minimum of `image`, it may acknowledge records alone: nobody outside it
+    counts as complete any longer. Where it is not, nothing was or will be acknowledged, and they stay eligible.
 
     Partitions are written before settings, so no leader hears of a lower minimum while others may replace it.
     """
     for name in topics:
+        least = min_isr(image, name, settings)
         for index, state in enumerate(image.topics[name].partitions):
-            if state.elr:
+            if state.elr and len(state.isr) >= min(least, len(state.replicas)):
                 plan.partitions[name, index] = replace(state, elr=(), partition_epoch=state.partition_epoch + 1)
 
 

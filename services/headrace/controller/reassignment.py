@@ -51,7 +51,9 @@ def start(view: View, state: Partition, target: Sequence[int], min_isr: int) -> 
         raise _bad(f"brokers {unknown} are not registered; those that are: {sorted(view.image.brokers)}")
     settled = tuple(r for r in state.replicas if r not in state.adding)
     removing = tuple(r for r in state.replicas if r not in target)
+    # Who was on its way in and is now on its way out stays marked as added: it may have nothing, and must not lead.
     adding = tuple(r for r in target if r not in settled)
+    adding += tuple(r for r in removing if r in state.adding and r not in state.isr)
     wanted = replace(
         state,
         replicas=target + removing,

@@ -10,9 +10,10 @@ away.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,7 @@ class Sender:
         limits: SenderLimits,
         on_stale: Callable[[], None],
         on_failed: OnFailed,
+        numbers: Iterator[int],
     ) -> None:
         self.node = node
         self._term = term
@@ -84,6 +86,7 @@ class Sender:
         self._limits = limits
         self._on_stale = on_stale
         self._on_failed = on_failed
+        self._numbers = numbers
         self._noted: set[ReplicaId] = set()
         self._full = True
         self._wanted = 1
@@ -171,6 +174,7 @@ class Sender:
         request.controller_id = self._term.controller
         request.controller_epoch = self._term.epoch
         request.broker_epoch = self.node.epoch
+        request.number = next(self._numbers)
 
     def _check(self, response: bpb.LeaderAndIsrResponse | bpb.StopReplicaResponse) -> None:
         if response.error.code != pb.NONE:
@@ -244,8 +248,9 @@ class Senders:
         on_stale: Callable[[], None],
         on_failed: OnFailed = _nobody_listens,
     ) -> None:
+        numbers = itertools.count(1)
         self._make: Callable[[Node], Sender] = lambda node: Sender(
-            node, term, picture, peers, clock, limits, on_stale, on_failed
+            node, term, picture, peers, clock, limits, on_stale, on_failed, numbers
         )
         self._clock = clock
         self._senders: dict[int, Sender] = {}

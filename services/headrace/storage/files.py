@@ -206,7 +206,11 @@ class OsFile:
 
     def truncate(self, size: int) -> None:
         self._map = None
-        os.ftruncate((self._handle or self._open(os.O_CREAT)).fd, size)
+        fd = (self._handle or self._open(os.O_CREAT)).fd
+        # ext4 writes a file out when it is closed if it was ever cut to nothing, even from nothing: closing a log that
+        # is deleted would wait for the disk.
+        if os.fstat(fd).st_size != size:
+            os.ftruncate(fd, size)
 
     def sync(self) -> None:
         # A descriptor of our own when there is none: the table of open files belongs to the owner's thread, and

@@ -329,36 +329,11 @@ class Log(Fallible):
         try:
             return self._positions.read(offset, max_bytes, upto, end_offset, at_least_one=min_one_batch)
         except CorruptMessage as error:
-            return self._read_mended(offset, max_bytes, upto, min_one_batch, error)
+            # Not the index, which is mended: the disk has not kept what was written to it. That is its failure like any
+            # other, and whoever holds another replica serves on.
+            raise self.failed(OSError(errno.EIO, str(error))) from error
         except OSError as error:
             raise self.failed(error) from error
-
-    def _read_mended(
-        self, offset: int, max_bytes: int, upto: int, at_least_one: bool, error: CorruptMessage
-    ) -> ReadInfo:
-        """Nine times of ten the index led astray, and the log is sound. Else the disk has not kept what was written to
-        it: that is its failure like any other, and whoever holds another replica serves on."""
-        try:
-            if self._mend(offset, error):
-                return self._positions.read(offset, max_bytes, upto, self.log_end_offset, at_least_one=at_least_one)
-        except CorruptMessage as again:
-            error = again
-        except OSError as failed:
-            raise self.failed(failed) from failed
-        raise self.failed(OSError(errno.EIO, str(error))) from error
-
-    def _mend(self, offset: int, error: CorruptMessage) -> bool:
-        """Make the indexes of the segment that holds `offset` anew, unless that was done before."""
-        segment = self.segments.floor(offset)
-        if segment.mended:
-            return False
-        _logger.warning("%s; the indexes are made anew", error)
-        with Guard(self):
-            segment.rebuild_indexes()
-            if segment is not self.segments.active:
-                segment.seal()
-                self._sealed.append(segment)
-        return True
 
     def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The first record at or after `timestamp`, if there is one."""
@@ -545,6 +520,11 @@ class Log(Fallible):
             self._names_changed = False
             self._newborn = ()
             return Flush(self.files, folders, parts, self.log_end_offset, self._truncations)
+
+    @property
+    def sealed_unsynced(self) -> bool:
+        """Whether a sealed segment is not durable yet: recovery would have to read it."""
+        return bool(self._sealed)
 
     def sync_with_next_flush(self, segments: Iterable[Segment]) -> None:
         """Have sealed segments synced although they lie below the recovery point."""

@@ -263,8 +263,9 @@ class LogDirs:
             path = os.path.join(folder, partition_metadata.FILE_NAME)
             self._new.append((partition_metadata.write_topic_id(self.files, path, topic_id), folder, log_dir.path))
 
-    def begin_sync(self) -> Callable[[], None]:
-        """What makes partitions that were created since the last call durable; run it on a worker thread.
+    def begin_sync(self) -> list[tuple[LogDir, Callable[[], None]]]:
+        """For each dir what makes the partitions created since the last call durable, for a worker thread; `fail` what
+        fails.
 
         Until then a power cut may undo their creation, which loses nothing: a record's own durability is the flush's
         business, and an empty partition is made again by whoever wanted it.
@@ -275,19 +276,18 @@ class LogDirs:
                 log = self.logs.get(parse_folder(os.path.basename(folder)) or ("", -1))
                 if log is not None:
                     log.begins_with(file)
-            new = []
+            return []
+        made = [(d, [(file, folder) for file, folder, path in new if path == d.path]) for d in self._online()]
+        return [(log_dir, partial(self._sync_new, log_dir.path, here)) for log_dir, here in made if here]
 
-        def run() -> None:
-            for file, folder, _ in new:
-                try:
-                    file.sync()
-                    self.files.sync_dir(folder)
-                except FileNotFoundError:
-                    continue  # deleted meanwhile
-            for path in {path for _, _, path in new}:
-                self.files.sync_dir(path)
-
-        return run
+    def _sync_new(self, path: str, made: list[tuple[File, str]]) -> None:
+        for file, folder in made:
+            try:
+                file.sync()
+                self.files.sync_dir(folder)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+        self.files.sync_dir(path)
 
     def _check_topic_id(self, key: TopicPartition, topic_id: uuid.UUID | None) -> None:
         known = self.topic_ids.get(key)
@@ -504,10 +504,9 @@ class LogDirs:
 
         `run_all` makes the files durable and says how each attempt ended; several threads at a time do that faster.
         """
-        try:
-            self.begin_sync()()
-        except OSError as error:
-            _logger.error("new partitions are not durable: %s", error)
+        for log_dir, sync in self.begin_sync():
+            if (failed := attempt(sync)) is not None:
+                self.fail(log_dir, failed)
         closing: list[tuple[LogDir, Log, Flush]] = []
         for log_dir in self._online():
             for log in list(log_dir.logs.values()):

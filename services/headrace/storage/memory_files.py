@@ -72,8 +72,17 @@ def _torn(data: bytes, random: Random) -> bytes:
     return data[:kept] + bytes(len(data) - kept) if random.random() < 0.3 else data[:kept]
 
 
-_NameChange = list[tuple[str, _Node | None, bool]]
-"""What happens to names at once: (path, node, whether it is there from now on)."""
+class _Folder:
+    """A directory's durable names. It stays the same one when it is renamed, and takes what is in it along."""
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Node | _Folder] = {}
+
+
+_NameChange = list[tuple[_Folder, str, _Node | _Folder | None]]
+"""What happens to names at once: (where, name, what it means from now on)."""
 
 
 class MemoryHandle:
@@ -161,9 +170,11 @@ class MemoryFiles:
         self.locks: set[str] = set()
         self.boots = 1
         """How often the machine was started."""
-        self._names: dict[str, _Node | None] = {"/": None}
-        self._durable_names: dict[str, _Node | None] = {"/": None}
+        self._root = _Folder()
+        self._names: dict[str, _Node | _Folder] = {"/": self._root}
+        """Every path as of now."""
         self._name_changes: list[_NameChange] = []
+        """Since the folders' last syncs, in order."""
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -174,29 +185,32 @@ class MemoryFiles:
     def crash(self, random: Random | None = None) -> None:
         """The power went and came back. Without `random` only what is durable is left, with it perhaps more."""
         self.boots += 1
-        names = dict(self._durable_names)
         for change in self._surviving_names(random) if random else ():
-            _apply(names, [each for each in change if not each[2] or posixpath.dirname(each[0]) in names])
-        self._names = names
-        self._durable_names = dict(names)
+            _apply(change)
         self._name_changes.clear()
-        for node in {id(node): node for node in names.values() if node is not None}.values():
+        self._names = {"/": self._root}
+        self._read_durable("/", self._root)
+        for node in {id(node): node for node in self._names.values() if isinstance(node, _Node)}.values():
             node.survive(random)
         self.before = None
         self.locks.clear()
 
+    def _read_durable(self, path: str, folder: _Folder) -> None:
+        for name, node in folder.names.items():
+            self._names[posixpath.join(path, name)] = node
+            if isinstance(node, _Folder):
+                self._read_durable(posixpath.join(path, name), node)
+
     def _surviving_names(self, random: Random) -> list[_NameChange]:
         """Of each directory the first few changes: nothing orders those of different ones."""
-        counts: dict[str, int] = {}
+        counts: dict[_Folder, int] = {}
         for change in self._name_changes:
-            folder = posixpath.dirname(change[0][0])
-            counts[folder] = counts.get(folder, 0) + 1
+            counts[change[0][0]] = counts.get(change[0][0], 0) + 1
         left = {folder: random.randint(0, count) for folder, count in counts.items()}
         kept = []
         for change in self._name_changes:
-            folder = posixpath.dirname(change[0][0])
-            left[folder] -= 1
-            if left[folder] >= 0:
+            left[change[0][0]] -= 1
+            if left[change[0][0]] >= 0:
                 kept.append(change)
         return kept
 
@@ -204,36 +218,42 @@ class MemoryFiles:
 
     def node(self, path: str, *, create: bool = False) -> _Node:
         node = self._names.get(path)
+        if isinstance(node, _Folder):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if node is None:
-            if path in self._names:
-                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            if posixpath.dirname(path) not in self._names:
-                raise FileNotFoundError(errno.ENOENT, "no such directory", posixpath.dirname(path))
             node = _Node()
-            self._rename([(path, node, True)])
+            self._link(path, node)
         return node
 
-    def _rename(self, change: _NameChange) -> None:
-        _apply(self._names, change)
-        self._name_changes.append(change)
+    def _link(self, path: str, node: _Node | _Folder) -> None:
+        self._name_changes.append([(*self._place(path), node)])
+        self._names[path] = node
+
+    def _place(self, path: str) -> tuple[_Folder, str]:
+        """The directory that a path's last name is in, and that name."""
+        parent, name = posixpath.split(path)
+        folder = self._names.get(parent)
+        if not isinstance(folder, _Folder):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", parent)
+        return folder, name
 
     def open(self, path: str) -> MemoryFile:
         return MemoryFile(self, path)
 
     def scan(self, path: str) -> dict[str, int]:
-        if self._names.get(path, 0) is not None:
+        if not isinstance(self._names.get(path), _Folder):
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return {
-            posixpath.basename(name): DIRECTORY if node is None else len(node.data)
+            posixpath.basename(name): len(node.data) if isinstance(node, _Node) else DIRECTORY
             for name, node in self._names.items()
             if posixpath.dirname(name) == path and name != path
         }
 
     def paths(self) -> list[str]:
         """Every file."""
-        return sorted(name for name, node in self._names.items() if node is not None)
+        return sorted(name for name, node in self._names.items() if isinstance(node, _Node))
 
     def exists(self, path: str) -> bool:
         return path in self._names
@@ -243,7 +263,7 @@ class MemoryFiles:
             return
         self.mkdir(posixpath.dirname(path))
         self.change("mkdir", path)
-        self._rename([(path, None, True)])
+        self._link(path, _Folder())
 
     def read(self, path: str) -> bytes:
         return bytes(self.node(path).data)
@@ -273,14 +293,15 @@ class MemoryFiles:
         self.change("rename", old)
         if old not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
-        moved = [name for name in self._names if name == old or name.startswith(f"{old}/")]
-        gone: _NameChange = [(name, None, False) for name in moved]
-        self._rename(gone + [(new + name[len(old) :], self._names[name], True) for name in moved])
+        self._name_changes.append([(*self._place(old), None), (*self._place(new), self._names[old])])
+        for name in [name for name in self._names if name == old or name.startswith(f"{old}/")]:
+            self._names[new + name[len(old) :]] = self._names.pop(name)
 
     def remove(self, path: str) -> None:
         if path in self._names:
             self.change("remove", path)
-            self._rename([(path, None, False)])
+            self._name_changes.append([(*self._place(path), None)])
+            del self._names[path]
 
     def remove_tree(self, path: str) -> None:
         for name in sorted((n for n in self._names if n == path or n.startswith(f"{path}/")), reverse=True):
@@ -288,12 +309,18 @@ class MemoryFiles:
 
     def sync_dir(self, path: str) -> None:
         self.change("sync_dir", path)
+        synced = self._names.get(path)
+        if not isinstance(synced, _Folder):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        # A directory's own name is made durable with its parent's, or with the first sync inside of it.
+        above = set()
+        while path != "/":
+            above.add(self._place(path))
+            path = posixpath.dirname(path)
         waiting = []
         for change in self._name_changes:
-            # A directory's own name is made durable with its parent's, or with the first sync inside of it.
-            name = change[0][0]
-            if posixpath.dirname(name) == path or path.startswith(f"{name}/") or name == path:
-                _apply(self._durable_names, change)
+            if change[0][0] is synced or any((folder, name) in above for folder, name, _ in change):
+                _apply(change)
             else:
                 waiting.append(change)
         self._name_changes = waiting
@@ -305,7 +332,7 @@ class MemoryFiles:
         return total, max(0, total - self.used())
 
     def used(self) -> int:
-        return sum(len(node.data) for node in self._names.values() if node is not None)
+        return sum(len(node.data) for node in self._names.values() if isinstance(node, _Node))
 
     def boot_id(self) -> str:
         return f"boot {self.boots}"
@@ -317,9 +344,10 @@ class MemoryFiles:
         return MemoryLock(self, path)
 
 
-def _apply(names: dict[str, _Node | None], change: _NameChange) -> None:
-    for path, node, there in change:
-        if there:
-            names[path] = node
+def _apply(change: _NameChange) -> None:
+    """Makes it durable."""
+    for folder, name, node in change:
+        if node is None:
+            folder.names.pop(name, None)
         else:
-            names.pop(path, None)
+            folder.names[name] = node

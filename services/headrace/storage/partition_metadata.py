@@ -10,6 +10,8 @@ import uuid
 from headrace.storage.files import File, Files
 
 FILE_NAME = "partition.metadata"
+_HEAD = "version: 0\ntopic_id: "
+_ID_LENGTH = 22
 
 
 def encode_uuid(value: uuid.UUID) -> str:
@@ -33,19 +35,18 @@ def write_topic_id(files: Files, path: str, topic_id: uuid.UUID) -> File:
     """Writes the id; it is durable once the file that is returned, and its folder, are synced."""
     file = files.open(path)
     file.truncate(0)
-    file.append(f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode())
+    file.append(f"{_HEAD}{encode_uuid(topic_id)}\n".encode())
     return file
 
 
 def read_topic_id(files: Files, path: str) -> uuid.UUID | None:
-    """The id, None when there is no file (or an empty one, as a power cut leaves it); ValueError when it is damaged."""
+    """The id; None when there is no file, or only the beginning of one, as a power cut or a sync that failed leaves it
+    (with zeros for what was not written, on some file systems); ValueError when it is damaged."""
     try:
-        text = files.read(path).decode("utf-8", "replace")
+        text = files.read(path).rstrip(b"\0").decode("utf-8", "replace")
     except FileNotFoundError:
         return None
-    if not text:
-        return None
-    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    if fields.get("version") != "0" or "topic_id" not in fields:
+    if text[: len(_HEAD)] != _HEAD[: len(text)]:
         raise ValueError(f"{path}: not 'version: 0' and a topic_id")
-    return decode_uuid(fields["topic_id"].strip())
+    encoded = text[len(_HEAD) :].strip()
+    return decode_uuid(encoded) if len(encoded) >= _ID_LENGTH else None

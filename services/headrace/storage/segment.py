@@ -54,11 +54,11 @@ class Segment:
         "_first_timestamp",
         "_max_timestamp",
         "_max_timestamp_offset",
+        "_mending",
         "base_offset",
         "full",
         "interval",
         "log",
-        "mended",
         "offsets",
         "size",
         "times",
@@ -82,8 +82,8 @@ class Segment:
         self._first_timestamp: int | None = None
         self.full = False
         """Whether an index has no room left: time for a new segment."""
-        self.mended = False
-        """Whether the indexes were made anew since the log was opened: doing it twice would not help."""
+        self._mending = False
+        """Whether the indexes were made anew for a look-up that has not succeeded yet: twice would not help."""
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,6 @@ class Segment:
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the batch headers, up to the first one that is none."""
         self.reset()
-        self.mended = True
         try:
             for batch in self.headers():
                 self.note(batch.position, batch.size, batch.last_offset, batch.max_timestamp)
@@ -211,28 +210,48 @@ class Segment:
             grown = chunk
 
     def locate(self, offset: int) -> int:
-        """Where the batch begins that holds `offset`, or the first one after it; the segment's size when none does."""
+        """Where the batch begins that holds `offset`, or the first one after it; the segment's size when none does.
+
+        The index only says where to begin. What it leads to is looked at, so that one rotten bit in it is noticed.
+        """
         entry_offset, position, bound = self.offsets.lookup_range(offset, self.size)
-        begin, gap = position, bound - position
-        if gap < 0 or bound > self.size or position == self.size > 0:
-            raise CorruptMessage(f"{self.offsets.file.path}: the entries around {offset} are outside of the log")
-        # Either the gap is small and read at once, or it is one batch, of which the header is enough.
-        for batch in self.headers(position, gap if gap <= self.interval and entry_offset != offset else HEADER_SIZE):
-            if batch.position == begin > 0 and batch.last_offset > entry_offset:
-                raise CorruptMessage(f"{self.offsets.file.path}: {entry_offset} is not at {begin}")
-            if batch.last_offset >= offset:
-                return batch.position
-            if batch.position + batch.size >= bound:
-                return bound
-        return bound
+        gap = bound - position
+        try:
+            if position < 0 or gap < 0 or bound > self.size or position == self.size > 0:
+                raise CorruptMessage(f"{self.offsets.file.path}: the entries around {offset} are outside of the log")
+            # Either the gap is small and read at once, or it is one batch, of which the header is enough.
+            read_ahead = gap if gap <= self.interval and entry_offset != offset else 0
+            begin = position
+            for batch in self.headers(position, read_ahead or HEADER_SIZE):
+                if batch.position == begin > 0:
+                    self._check_landing(batch, entry_offset)
+                if batch.last_offset >= offset:
+                    return batch.position
+                if batch.last_offset + 1 == offset:
+                    return batch.position + batch.size  # where readers ask mostly: nothing else can be there
+                if batch.position >= bound:
+                    raise CorruptMessage(f"{self.offsets.file.path}: {offset} is after {bound}")
+            return self.size
+        except CorruptMessage as error:
+            self._mend(error)
+            position = self.locate(offset)
+            self._mending = False
+            return position
 
     def end_of(self, position: int, max_bytes: int, limit: int, *, at_least_one: bool) -> int:
         """The end of as many whole batches from `position` on as fit `max_bytes` and end by `limit`."""
         if position + max_bytes >= limit:
             return limit
-        end = self.offsets.lookup_position(position + max_bytes)[1]
+        entry_offset, end = self.offsets.lookup_position(position + max_bytes)
         if end > position:
-            return end
+            try:
+                self._check_landing(next(self.headers(end, HEADER_SIZE)), entry_offset)
+                return end
+            except CorruptMessage as error:
+                self._mend(error)
+                end = self.end_of(position, max_bytes, limit, at_least_one=at_least_one)
+                self._mending = False
+                return end
         end = position
         for batch in self.headers(position, min(max_bytes + HEADER_SIZE, self.interval)):
             after = batch.position + batch.size
@@ -240,6 +259,27 @@ class Segment:
                 return after if at_least_one and end == position else end
             end = after
         return end
+
+    def _check_landing(self, batch: Batch, entry_offset: int) -> None:
+        """Raise `CorruptMessage` unless an entry for `entry_offset` may have led to this batch.
+
+        Kafka's own files have one entry for several batches that came together, with the last offset of them all.
+        """
+        if not self.base_offset <= batch.base_offset <= batch.last_offset <= entry_offset:
+            raise CorruptMessage(f"{self.offsets.file.path}: {entry_offset} is not at {batch.position}")
+
+    def _mend(self, error: CorruptMessage) -> None:
+        """Make the indexes anew: nine times of ten they led astray, and the log is sound. When what was looked for is
+        not found then either, the log is not."""
+        if self._mending:
+            raise error
+        self._mending = True
+        _logger.warning("%s; the indexes are made anew", error)
+        sealed = self.offsets.tail is None
+        self.rebuild_indexes()
+        if sealed:
+            self.seal()
+            self._bytes_since_index = -1
 
     def range(self, position: int, end: int) -> FileRange:
         return FileRange(self.log.handle(), position, end - position)
@@ -250,8 +290,24 @@ class Segment:
         The time index's last entry, written when the segment was sealed or closed.
         """
         if self._max_timestamp is None:
-            self._max_timestamp, self._max_timestamp_offset = self.times.last()
+            last = self.times.last()
+            try:
+                self._check_time(last)
+                self._max_timestamp, self._max_timestamp_offset = last
+            except CorruptMessage as error:
+                self._mend(error)
+                self._mending = False
+                return self.largest()
         return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
+
+    def _check_time(self, entry: TimestampOffset) -> int:
+        """Where the batch begins that an entry of the time index names; `CorruptMessage` if its time is another."""
+        if entry == (-1, self.base_offset):
+            return 0
+        batch = next(self.headers(self.locate(entry.offset), HEADER_SIZE), None)
+        if batch is None or batch.max_timestamp != entry.timestamp:
+            raise CorruptMessage(f"{self.times.file.path}: {entry.offset} is not of {entry.timestamp}")
+        return batch.position
 
     def first_timestamp(self) -> int:
         """The largest timestamp of the first batch, from which `segment.ms` counts; -1 when the segment is empty."""
@@ -267,9 +323,16 @@ class Segment:
         if self.largest().timestamp < timestamp:
             return None
         below = self.times.lookup(timestamp)
-        _, position, bound = self.offsets.lookup_range(max(below.offset, from_offset), self.size)
-        gap = bound - position
-        for batch in self.headers(position, gap if gap <= self.interval else HEADER_SIZE):
+        try:
+            position = self._check_time(below)
+        except CorruptMessage as error:
+            self._mend(error)
+            found = self.find_timestamp(timestamp, from_offset)
+            self._mending = False
+            return found
+        if from_offset > below.offset:
+            position = self.locate(from_offset)
+        for batch in self.headers(position, HEADER_SIZE):
             if batch.max_timestamp >= timestamp and batch.last_offset >= from_offset:
                 return batch
         return None

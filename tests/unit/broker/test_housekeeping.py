@@ -14,6 +14,28 @@ from headrace.storage.log_dirs import LogDirs
 from headrace.storage.memory_files import MemoryFiles
 
 
+def test_a_sealed_segment_is_synced_and_an_active_one_left_to_the_kernel(bench: Bench) -> None:
+    files = MemoryFiles()
+    config = LogConfig.of({})
+    dirs = LogDirs(files, ["/a"], node_id=0, cluster_id="c", config_of=lambda _: config, random=random.Random(1))
+    dirs.load()
+    partition = Partition("t", uuid.UUID(int=7), 0, 0, dirs.create("t", 0, uuid.UUID(int=7)), 0)
+    bench.replicas.add(partition)
+    bench.lead(partition)
+    partition.log.append_as_leader(batch(b"x"), 0, 0)
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        await keeper.flush_due()
+        assert partition.log.recovery_point == 0
+        partition.log.roll()
+        await keeper.flush_due()
+        assert partition.log.recovery_point == 1
+        await keeper.stop()
+
+    asyncio.run(flush())
+
+
 def test_a_sync_that_fails_takes_the_log_dir_offline(bench: Bench) -> None:
     """The kernel tells of it once, so a second sync would make what is lost look durable."""
     files = MemoryFiles()

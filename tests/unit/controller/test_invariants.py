@@ -22,6 +22,8 @@ class ControllerWalk(RuleBasedStateMachine):
         self.asked_for_unclean = False
         self.reported: set[int] = set()
         """The in-sync replicas that a leader has just reported: any of them may take over from it."""
+        self.lost: set[int] = set()
+        """Who has just come back without records."""
         self.topics_made = 0
 
     @initialize(brokers=st.sets(st.sampled_from(BROKERS), min_size=1))
@@ -37,10 +39,12 @@ class ControllerWalk(RuleBasedStateMachine):
 
     @rule(broker=st.sampled_from(BROKERS))
     def comes_back_empty(self, broker: int) -> None:
+        self.lost = {broker}
         self.model.lose_disk(broker)
 
     @rule(broker=st.sampled_from(BROKERS))
     def comes_back_without_its_last_records(self, broker: int) -> None:
+        self.lost = {broker}
         self.model.lose_records(broker)
 
     @rule(brokers=st.sets(st.sampled_from(BROKERS), min_size=1, max_size=3))
@@ -151,7 +155,7 @@ class ControllerWalk(RuleBasedStateMachine):
             old = self.before.get((topic_id, index))
             if old is not None and old != state:
                 self._check_step(name, old, state, asked)
-        self.before, self.reported = now, set()
+        self.before, self.reported, self.lost = now, set(), set()
 
     def _check_step(self, name: str, old: Partition, new: Partition, asked_for_unclean: bool) -> None:
         assert new.partition_epoch > old.partition_epoch
@@ -159,8 +163,8 @@ class ControllerWalk(RuleBasedStateMachine):
         if new.leader != old.leader:
             assert new.leader_epoch > old.leader_epoch
         clean = new.leader in (*old.isr, *old.elr, NO_LEADER)
-        # When everyone lost records, the one that led last is the best guess.
-        clean = clean or (new.leader == old.last_known_leader and not old.isr and not old.elr)
+        # When everyone lost records, the last of them just now, the one that led last is the best guess.
+        clean = clean or (new.leader == old.last_known_leader and not {*old.isr, *old.elr} - self.lost)
         handed_over = new.leader in self.reported
         allowed = self.model.unclean_allowed(name) or asked_for_unclean
         assert clean or handed_over or allowed, f"unclean leader: {old} -> {new}"

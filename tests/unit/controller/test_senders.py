@@ -88,6 +88,7 @@ async def test_first_everything_then_what_changed(setting: Setting) -> None:
     assert isinstance(changed, bpb.LeaderAndIsrRequest)
     assert not changed.full
     assert changed.topics == full.topics
+    assert 0 < full.number < changed.number
 
 
 async def test_what_is_not_the_brokers_any_more_is_stopped_first(setting: Setting) -> None:

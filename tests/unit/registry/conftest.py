@@ -47,7 +47,7 @@ class EtcdBackend:
     async def client(self) -> EtcdRegistry:
         link = TcpLink("127.0.0.1", self.server.client_port)
         await link.open()
-        client = EtcdRegistry([link.address], request_timeout=0.5, watch_idle=0.3)
+        client = EtcdRegistry([link.address], request_timeout=2, watch_idle=0.3)
         self._clients[id(client)] = (client, link)
         return client
 

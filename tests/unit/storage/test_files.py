@@ -149,3 +149,24 @@ def test_a_crash_keeps_what_was_synced_and_at_most_a_torn_part_of_the_rest() -> 
     assert {there for _, there in kept} == {True, False}
     files.crash()
     assert files.read("/d/f").startswith(b"abc")
+
+
+def test_a_folder_made_anew_never_gets_the_files_of_the_one_that_was_renamed_away() -> None:
+    """Power goes at a moment when every name may or may not be on disk."""
+    for seed in range(200):
+        files = MemoryFiles()
+        files.mkdir("/data/t-0")
+        files.sync_dir("/data/t-0")
+        files.open("/data/t-0/0.log").append(b"old")
+        files.rename("/data/t-0", "/data/t-0.delete")
+        files.mkdir("/data/t-0")
+        files.open("/data/t-0/1.log").append(b"new")
+        if seed % 2:
+            files.sync_dir("/data")
+        files.crash(Random(seed))
+        held = {path: set(files.scan(path)) for path in ("/data/t-0", "/data/t-0.delete") if files.exists(path)}
+        if "/data/t-0.delete" in held:
+            assert held["/data/t-0.delete"] <= {"0.log"}, seed
+            assert held.get("/data/t-0", set()) <= {"1.log"}, seed
+        else:
+            assert held["/data/t-0"] <= {"0.log"}, seed

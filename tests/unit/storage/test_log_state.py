@@ -135,6 +135,18 @@ def test_ids_are_written_as_kafka_does(topic_id: uuid.UUID) -> None:
     assert read_topic_id(files, "/partition.metadata") == topic_id
 
 
+def test_a_topic_id_that_a_power_cut_left_in_part_is_none() -> None:
+    """The partition was just made, and is not damaged: whoever wants it says the id again."""
+    files = MemoryFiles()
+    whole = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"  # Kafka ends it so, without another line
+    for length in range(len(whole)):
+        for unwritten in (0, len(whole) - length):
+            files.write("/m", whole[:length] + bytes(unwritten))
+            assert read_topic_id(files, "/m") is None, length
+    files.write("/m", whole)
+    assert read_topic_id(files, "/m") == uuid.UUID(int=1)
+
+
 def test_damaged_small_files_are_named() -> None:
     files = MemoryFiles()
     files.write("/m", b"version: 7\n")

@@ -34,7 +34,7 @@ async def list_partition_reassignments(broker: Broker, context: Context, request
                 {
                     "partition_index": state.partition,
                     "replicas": list(state.replicas),
-                    "adding_replicas": list(state.adding),
+                    "adding_replicas": [r for r in state.adding if r not in state.removing],
                     "removing_replicas": list(state.removing),
                 }
                 for state in topic.partitions
