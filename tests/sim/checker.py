@@ -167,8 +167,12 @@ class Checker:
     def _lenient(self, topic_id: uuid.UUID) -> bool:
         """Whether a topic asks for no more than one replica in sync."""
         name = next((name for name, (found, _) in self.topics().items() if found == topic_id), "")
-        held = self.world.store._items.get(self.world.keys.config("topics", name))
-        return held is not None and decode_configs(held.value).get("min.insync.replicas") == "1"
+        return self.min_insync_replicas(name) == "1"
+
+    def min_insync_replicas(self, topic: str) -> str | None:
+        """What the registry says the topic asks for, if it says so."""
+        held = self.world.store._items.get(self.world.keys.config("topics", topic))
+        return decode_configs(held.value).get("min.insync.replicas") if held is not None else None
 
     def _check_transition(self, key: Key, old: Partition, new: Partition) -> None:
         name = _name(key)
@@ -195,6 +199,9 @@ class Checker:
         for number, machine in enumerate(self.world.brokers):
             if machine.process is not None and machine.service is not None:
                 self._look_into(number, machine)
+        for machine in self.world.metadata:
+            if machine.service is not None:
+                self._look_into_fanout(machine)
         self._looks += 1
         if self._looks % COMPARE_EVERY == 0:
             for key, state in self.states().items():
@@ -208,9 +215,7 @@ class Checker:
         if epoch < self._controller_epochs.get(at, -1):
             self.world.violated(f"{machine.name} obeyed controller epoch {epoch} after a newer one")
         self._controller_epochs[at] = epoch
-        for purgatory in (service.replicas.produces, service.replicas.fetches):
-            if purgatory.size > MAX_WAITING or purgatory.watched > 20 * MAX_WAITING:
-                self.world.violated(f"memory: {purgatory.size} requests wait in {purgatory.name} of {machine.name}")
+        self._look_at_memory(machine)
         for partition in service.replicas.partitions():
             self.checked += 1
             key = (partition.topic_id, partition.index)
@@ -229,6 +234,28 @@ class Checker:
                 self.world.violated(
                     f"{machine.name} takes {progress.isr} for the ISR of {_name(key)}; the controller said {state.isr}"
                 )
+
+    def _look_at_memory(self, machine: Machine) -> None:
+        """Nothing holds more than its declared limit, and the purgatories no more than so few clients can ask."""
+        service = machine.service
+        for purgatory in (service.replicas.produces, service.replicas.fetches):
+            if purgatory.size > MAX_WAITING or purgatory.watched > 20 * MAX_WAITING:
+                self.world.violated(f"memory: {purgatory.size} requests wait in {purgatory.name} of {machine.name}")
+        sessions = service.broker.sessions
+        if len(sessions) > sessions._slots:
+            self.world.violated(f"memory: {len(sessions)} fetch sessions on {machine.name}")
+        for listener in service._listeners:
+            if (overfull := listener.overfull()) is not None:
+                self.world.violated(f"memory: {overfull} wait on {machine.name}")
+
+    def _look_into_fanout(self, machine: Machine) -> None:
+        """One step may be heavier than the limit; a second one does not come on top of it."""
+        fanout = machine.service.cache.fanout
+        for reader in fanout._readers:
+            if reader.pending > fanout.pending_limit and len(reader._pending) > 1:
+                self.world.violated(f"memory: {reader.pending} changes wait for one reader of {machine.name}")
+        if fanout.history_weight > fanout._history_limit:
+            self.world.violated(f"memory: {fanout.history_weight} changes in the history of {machine.name}")
 
     def _compare_running(self, key: Key, state: Partition) -> None:
         """Those in sync hold the same below their high watermarks; what was compared before cannot change any more."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.sim.world import LOG_DIR
 
-from headrace.broker.control import ReplicaControl
+from headrace.broker.control import ReplicaControl, Word
 from headrace.broker.isr import Progress
 from headrace.broker.isr_keeper import IsrKeeper
 from headrace.broker.partition import Partition
@@ -171,8 +171,8 @@ def stale_generation_accepted() -> AbstractContextManager[None]:
 def stale_controller_obeyed() -> AbstractContextManager[None]:
     """A broker takes the word of any controller, however old."""
 
-    def wrong(self: Any, controller_epoch: int, broker_epoch: int) -> None:
-        self._controller_epoch = controller_epoch
+    def wrong(self: Any, word: Word) -> None:
+        self._controller_epoch = word.controller_epoch
 
     return _instead(ReplicaControl, "_check", wrong)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from bisect import insort
 from collections.abc import Callable
 from math import log
+from operator import itemgetter
 from random import Random
 from typing import Any, Protocol
 
@@ -51,7 +53,8 @@ class Connection:
         self.received: list[Callable[[Any], None] | None] = [None, None]
         self.broken: list[Callable[[], None] | None] = [None, None]
         self._last = [0.0, 0.0]
-        self._held: list[list[Any]] = [[], []]
+        self._sent = [0, 0]
+        self._held: list[list[tuple[int, Any]]] = [[], []]
 
     def send(self, side: int, message: Any) -> None:
         """`side` says `message` to the other."""
@@ -64,7 +67,7 @@ class Connection:
                 else:
                     self._linger(side, message)
                 return
-            self._transmit(side, message)
+            self._transmit(side, self._number(side), message)
 
     def _linger(self, side: int, message: Any) -> None:
         """Over for the sender; what it said arrives later, and only then the other side learns that it is over."""
@@ -74,27 +77,36 @@ class Connection:
         if broken is not None:
             network.loop.call_soon(broken, context=self.sides[side].context)
         when = self._last[side] = max(self._last[side], network.loop.now) + network.chance.uniform(0.0, 3.0)
-        network.loop.call_at(when, self._arrive, side, message, context=self.sides[1 - side].context)
+        network.loop.call_at(
+            when, self._arrive, side, self._number(side), message, context=self.sides[1 - side].context
+        )
         network.at(when + 0.05, self.reset)
 
-    def _transmit(self, side: int, message: Any) -> None:
+    def _number(self, side: int) -> int:
+        self._sent[side] += 1
+        return self._sent[side]
+
+    def _transmit(self, side: int, number: int, message: Any) -> None:
         network = self.network
         source, target = self.sides[side], self.sides[1 - side]
         if self._held[side] or network.is_cut(source.host, target.host):
-            self._held[side].append(message)
-            network.remember(self)
+            self._hold(side, number, message)
             return
         when = max(self._last[side], network.loop.now + network.latency(source.host, target.host))
         self._last[side] = when
-        network.loop.call_at(when, self._arrive, side, message, context=target.context)
+        network.loop.call_at(when, self._arrive, side, number, message, context=target.context)
 
-    def _arrive(self, side: int, message: Any) -> None:
+    def _hold(self, side: int, number: int, message: Any) -> None:
+        """What was under way when the link was cut may come to a stop after what was said later."""
+        insort(self._held[side], (number, message), key=itemgetter(0))
+        self.network.remember(self)
+
+    def _arrive(self, side: int, number: int, message: Any) -> None:
         """In the receiver's name: it takes what has come when it runs again, and when it is dead nobody does."""
         if not self.open:
             return
         if self._held[side] or self.network.is_cut(self.sides[side].host, self.sides[1 - side].host):
-            self._held[side].append(message)
-            self.network.remember(self)
+            self._hold(side, number, message)
             return
         received = self.received[1 - side]
         if received is not None:
@@ -112,8 +124,8 @@ class Connection:
                     self.reset()
                     return
                 held, self._held[side] = self._held[side], []
-                for message in held:
-                    self._transmit(side, message)
+                for number, message in held:
+                    self._transmit(side, number, message)
 
     @property
     def stuck(self) -> bool:

@@ -9,7 +9,7 @@ from tests.sim.hunt import hunt, look
 from tests.sim.mutations import MUTATIONS
 
 FOUND_BY = {
-    "high_watermark_too_early": 9,
+    "high_watermark_too_early": 33,
     "truncate_to_high_watermark": 8,
     "shrink_without_consent": 6,
     "lease_loss_ignored": 1,
@@ -18,7 +18,7 @@ FOUND_BY = {
     "election_outside_isr": 1,
     "restarted_broker_stays_in_sync": 65,
     "lost_records_unnoticed": 56,
-    "divergence_unchecked": 15,
+    "divergence_unchecked": 93,
     "stale_generation_accepted": 216,
     "stale_controller_obeyed": 1,
 }

@@ -24,6 +24,7 @@ class SimListener:
         assert process is not None
         self.process = process
         self.api = api
+        self.config = config
         self.metrics = metrics
         self.name = name
         self.handling = 0
@@ -40,6 +41,13 @@ class SimListener:
 
     def accept(self, connection: Connection) -> None:
         self.connections[_ServerSide(self, connection)] = None
+
+    def overfull(self) -> str | None:
+        """Which of the limits that the real listener keeps to (and that its clients know) is passed, if any."""
+        waiting = [connection.waiting for connection in self.connections]
+        if max(waiting, default=0) > self.config.max_in_flight:
+            return f"{max(waiting)} requests of one connection"
+        return f"{sum(waiting)} requests" if sum(waiting) > self.config.queued_max_requests else None
 
     async def stop(self, timeout: float = 10.0) -> None:
         self._network.unlisten(*self.address, self)
@@ -69,6 +77,10 @@ class _ServerSide:
     @property
     def idle(self) -> bool:
         return not self._pipeline
+
+    @property
+    def waiting(self) -> int:
+        return len(self._pipeline)
 
     def close(self) -> None:
         self._connection.close(Connection.SERVER)

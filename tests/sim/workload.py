@@ -36,6 +36,13 @@ from headrace.wire.protocol import ApiKey
 PRODUCE_VERSION = 13
 REQUEST_SECONDS = 4.0
 DELIVERY_SECONDS = 25.0
+CHANGES = {
+    "segment.bytes": ["600", "2000", "1073741824"],
+    "flush.ms": ["1000", "9223372036854775807"],
+    "index.interval.bytes": ["0", "200", "4096"],
+    "min.insync.replicas": ["1", "2", "2", "3"],
+}
+"""What an admin changes of a topic under load."""
 _NEW_ID = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -376,9 +383,15 @@ class Admin(Client):
             await self.pause(0.5)
 
     async def rescue(self, checker: Checker) -> None:
-        """What a person does when the last replica in sync lost its disk: lets another one lead, records or not."""
+        """What a person does in the end: asks of every topic again what it was made for, and when the last replica in
+        sync lost its disk, lets another one lead, records or not."""
         while True:
-            await self.pause(2.0)
+            await self.pause(0.5)
+            for topic, wanted in self.topics.items():
+                if checker.min_insync_replicas(topic) != wanted["min_insync_replicas"]:
+                    with suppress(KafkaError):
+                        await self._set(topic, "min.insync.replicas", wanted["min_insync_replicas"])
+            await self.pause(1.5)
             names = {topic_id: name for name, (topic_id, _) in checker.topics().items()}
             for (topic_id, index), state in checker.states().items():
                 if (
@@ -404,10 +417,10 @@ class Admin(Client):
 
     async def _config(self) -> None:
         topic = self.chance.choice(sorted(self.topics))
-        name, values = self.chance.choice(
-            [("segment.bytes", ["600", "2000", "1073741824"]), ("flush.ms", ["1000", "9223372036854775807"])]
-        )
-        value = self.chance.choice(values)
+        name = self.chance.choice(sorted(CHANGES))
+        await self._set(topic, name, self.chance.choice(CHANGES[name]))
+
+    async def _set(self, topic: str, name: str, value: str) -> None:
         alteration = cpb.AlterConfigsRequest.Alteration(
             resource=pb.ConfigResource(type=pb.CONFIG_RESOURCE_TOPIC, name=topic),
             operations=[cpb.AlterConfigsRequest.Operation(name=name, kind=cpb.AlterConfigsRequest.SET, value=value)],
@@ -419,7 +432,10 @@ class Admin(Client):
     async def _move(self) -> None:
         """A partition moves to other brokers, gets more or fewer replicas, or stays where it is after all."""
         image = self.follower.image
-        topic = self.chance.choice(sorted(t for t in image.topics if t in self.topics or is_internal(t)))
+        topics = sorted(t for t in image.topics if t in self.topics or is_internal(t))
+        if not topics:
+            return  # the news of the first one is still on its way
+        topic = self.chance.choice(topics)
         index = self.chance.randrange(len(image.topics[topic].partitions))
         brokers = sorted(image.brokers)
         least = int(self.topics.get(topic, {}).get("min_insync_replicas", 2))

@@ -41,6 +41,11 @@ LOG_DIR = "/data"
 MOST_VIOLATIONS = 5
 """What one wrong thing leads to fills pages."""
 
+WATCH_LIMITS = {"history_limit": 60, "pending_limit": 12}
+"""So little that a reader which stood still, or comes back, has often to start again from a snapshot."""
+FEW_SESSIONS = 2
+"""Fetch sessions of a broker in every fourth seed: not enough for its followers."""
+
 SETTINGS = {
     "cluster.id": CLUSTER,
     "metrics.port": "0",
@@ -275,6 +280,8 @@ class World:
 
     def settings(self, number: int, **more: str) -> Settings:
         given = {**SETTINGS, "node.id": str(number), "metadata.servers": self.metadata_servers}
+        if self.seed % 4 == 3:
+            given["max.incremental.fetch.session.cache.slots"] = str(FEW_SESSIONS)
         return Settings(given | {name.replace("_", "."): value for name, value in more.items()})
 
     def _controller(self, number: int) -> Callable[[Machine], Any]:
@@ -298,7 +305,7 @@ class World:
     def _metadata(self, number: int) -> Callable[[Machine], Any]:
         async def main(machine: Machine) -> None:
             config = metadata.MetadataConfig(
-                CLUSTER, f"replica-{number}", Endpoint(machine.name, METADATA_PORT), session_ttl=3.0
+                CLUSTER, f"replica-{number}", Endpoint(machine.name, METADATA_PORT), session_ttl=3.0, **WATCH_LIMITS
             )
             service = await metadata.start(machine.registry, config, machine.clock, self.rpc.serve)
             machine.service = service
