@@ -116,10 +116,10 @@ def condition(body: Json | None, name: str) -> Json:
     return next((c for c in listed if c["type"] == name), {})
 
 
-def eventually(what: str, check: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(what: str, check: Callable[[], Any], seconds: float = 120.0, pause: float = 0.1) -> Any:
     """The first true value of `check`; the deadline is for a busy machine."""
     deadline = time.monotonic() + seconds
     while not (value := check()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.1)
+        time.sleep(pause)
     return value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.headrace import NAMESPACES, SPARK_NAMESPACE, Load, Release, client_pod, reaper_pod, tool_pod, values
+from tests.e2e.headrace import NAMESPACE, NAMESPACES, Load, Release, client_pod, reaper_pod, tool_pod, values
 from tests.e2e.kubectl import Namespace, diagnostics, run, wait_for
 
 DIAGNOSTICS = Path(os.environ.get("HEADRACE_E2E_OUT", "build/e2e"))
@@ -20,7 +20,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.failed:
         out = DIAGNOSTICS / item.name
-        diagnostics((*NAMESPACES, SPARK_NAMESPACE), out)
+        diagnostics(NAMESPACES, out)
         report.sections.append(("diagnostics", f"objects, events and logs are in {out}"))
     return report
 
@@ -28,8 +28,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         # Waits have their own deadlines and say what they waited for; this only ends what hangs.
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(600))
+        item.add_marker(pytest.mark.timeout(1200))
     if "KUBECONFIG" not in os.environ:
         for item in items:
             item.add_marker(pytest.mark.skip(reason="no KUBECONFIG: tests/e2e/run brings a cluster up"))
@@ -37,13 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def namespace() -> Namespace:
-    return Namespace(NAMESPACES[0])
+    return Namespace(NAMESPACE)
 
 
 @pytest.fixture(scope="session")
 def release(namespace: Namespace) -> Release:
     """The shared release, installed once. What HEADRACE_E2E_KEEP=1 kept runs older images: it goes first."""
-    run("kubectl", "delete", "namespace", *NAMESPACES, "--ignore-not-found", "--timeout=240s", seconds=260)
+    run("kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=240s", seconds=260)
     release = Release(namespace, "headrace")
     release.install(values())
     namespace.apply(tool_pod())
@@ -57,7 +56,7 @@ def client(namespace: Namespace, release: Release) -> Namespace:
     """The namespace, with a client pod and a reaper pod that run."""
     namespace.apply(client_pod(), reaper_pod())
     for name in ("client", "reaper"):
-        wait_for(f"pod {name}", lambda name=name: namespace.get("pod", name)["status"]["phase"] == "Running", 60)
+        wait_for(f"pod {name}", lambda name=name: namespace.get("pod", name)["status"]["phase"] == "Running", 240)
     return namespace
 
 

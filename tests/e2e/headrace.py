@@ -35,9 +35,12 @@ CLUSTER_SPEC: Object = {
 }
 
 
-# The operator leaves alone what else lives on the cluster.
-NAMESPACES = ("headrace-e2e", "headrace-e2e-other", "headrace-e2e-orphans")
+# Each operator leaves alone what else lives on the cluster.
+NAMESPACE = "headrace-e2e"
+OPERATOR_NAMESPACE = "headrace-e2e-operator"
+SMALL_NAMESPACES = ("headrace-e2e-small", "headrace-e2e-orphans")
 SPARK_NAMESPACE = "headrace-e2e-spark"
+NAMESPACES = (NAMESPACE, OPERATOR_NAMESPACE, *SMALL_NAMESPACES, SPARK_NAMESPACE)
 
 
 @cache
@@ -46,7 +49,7 @@ def values() -> Object:
     (node, *_) = json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
     address = next(a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP")
     spec = {**CLUSTER_SPEC, "listeners": {"external": {"type": "NodePort", "advertisedHost": address}}}
-    return {"operator": {"watchNamespaces": list(NAMESPACES)}, "cluster": {"spec": spec}}
+    return {"operator": {"watchNamespaces": [NAMESPACE]}, "cluster": {"spec": spec}}
 
 
 def spark_values() -> Object:
@@ -74,8 +77,13 @@ class Release:
         return f"{self.name}-bootstrap.{self.namespace.name}.svc:9092"
 
     def install(self, values: Object, *words: str) -> str:
-        """Installs, or upgrades when it is there; does not wait. Returns the notes."""
+        """Installs, or upgrades when it is there; does not wait. Returns the notes.
+
+        Beside another release the definitions are there already, and kept up to date by the operator of that one.
+        """
         self.values = values
+        if run("kubectl", "get", "crd", "clusters.headrace.dev", "--ignore-not-found", "-o", "name"):
+            words = ("--skip-crds", *words)
         self.installed_at = time.monotonic()
         return run(
             "helm", "upgrade", "--install", self.name, str(CHART), "-n", self.namespace.name, "--create-namespace",
@@ -88,15 +96,15 @@ class Release:
     def cluster(self) -> Object:
         return self.namespace.get("cluster.headrace.dev", self.name)
 
-    def wait_ready(self, seconds: float = 240.0) -> Object:
+    def wait_ready(self, seconds: float = 400.0) -> Object:
         return self.namespace.wait_condition("cluster.headrace.dev", self.name, "Ready", seconds=seconds)
 
-    def wait_settled(self, seconds: float = 300.0) -> None:
+    def wait_settled(self, seconds: float = 400.0) -> None:
         """Ready, and nothing is being changed any more."""
         self.namespace.wait_condition("cluster.headrace.dev", self.name, "Progressing", "False", seconds)
         self.wait_ready(seconds)
 
-    def wait_healthy(self, seconds: float = 120.0) -> None:
+    def wait_healthy(self, seconds: float = 300.0) -> None:
         """Every partition has its leader and all of its replicas in sync, as the cluster itself says."""
         wait_for("the cluster is healthy", lambda: self.headrace("cluster", "health"), seconds, pause=1)
 
@@ -105,11 +113,11 @@ class Release:
 
     def pods(self, component: str) -> list[Object]:
         chosen = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
-        return sorted(self.namespace.list("pods", chosen), key=lambda pod: pod["metadata"]["name"])
+        return sorted(self.namespace.pods(chosen), key=lambda pod: pod["metadata"]["name"])
 
     def operators(self) -> set[str]:
         """Names of the operator pods that run."""
-        pods = self.namespace.list("pods", "app.kubernetes.io/name=headrace-operator")
+        pods = self.namespace.pods("app.kubernetes.io/name=headrace-operator")
         return {str(pod["metadata"]["name"]) for pod in pods if is_ready(pod)}
 
     def working_operator(self) -> str:
@@ -123,7 +131,7 @@ class Release:
         deployment = f"{self.name}-operator"
         self.namespace.kubectl("scale", "deployment", deployment, "--replicas=0")
         chosen = "app.kubernetes.io/name=headrace-operator"
-        wait_for("no operator", lambda: not self.namespace.list("pods", chosen), 90)
+        wait_for("no operator", lambda: not self.namespace.pods(chosen), 240)
         try:
             yield
         finally:
@@ -133,7 +141,7 @@ class Release:
         """Names of the topics there are, as the cluster says."""
         return [str(each["name"]) for each in json.loads(self.headrace("topics", "list", "-o", "json"))]
 
-    def headrace(self, *words: str, seconds: float = 60.0) -> str:
+    def headrace(self, *words: str, seconds: float = 240.0) -> str:
         """The `headrace` command, in a pod of its own."""
         metadata = f"HEADRACE_BOOTSTRAP={self.name}-metadata:9094"
         return self.namespace.exec("tool", "env", metadata, "headrace", *words, seconds=seconds)
@@ -239,18 +247,18 @@ class Load:
                 assert process.poll() is None, f"the load ended: {process.communicate()}"
                 return acknowledged() > 50
 
-            wait_for("records are acknowledged", flows, 60)
+            wait_for("records are acknowledged", flows, 240, pause=1)
             yield
             before = acknowledged()
-            wait_for("records are still acknowledged", lambda: acknowledged() > before + 50, 90)
-            out, err = process.communicate(timeout=300)
+            wait_for("records are still acknowledged", lambda: acknowledged() > before + 50, 240, pause=1)
+            out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         self.last = Ledger(json.loads(out), self.check(topic_name))
         self.last.assert_nothing_lost()
 
     def check(self, topic_name: str) -> Object:
         words = ("python3", "load.py", "check", self._bootstrap, topic_name, f"/ledgers/{topic_name}")
-        found: Object = json.loads(self._namespace.exec(self._pod, *words, seconds=200))
+        found: Object = json.loads(self._namespace.exec(self._pod, *words, seconds=400))
         return found
 
 
@@ -267,7 +275,7 @@ def kill(namespace: Namespace, pod_name: str) -> None:
         pod = namespace.get("pod", pod_name)
         return container_id(pod) != before and is_ready(pod)
 
-    wait_for(f"{pod_name} is back", back, 120)
+    wait_for(f"{pod_name} is back", back, 240)
 
 
 def is_ready(pod: Object) -> bool:

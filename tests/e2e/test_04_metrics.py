@@ -35,8 +35,8 @@ def scraped(namespace: Namespace, pod: Object) -> set[str]:
 def test_a_scrape_finds_every_metric_that_dashboards_and_alerts_use(
     client: Namespace, namespace: Namespace, release: Release
 ) -> None:
-    pods = namespace.list("pods", f"app.kubernetes.io/name=headrace,app.kubernetes.io/instance={release.name}")
-    pods += namespace.list("pods", "app.kubernetes.io/name=headrace-operator")
+    pods = namespace.pods(f"app.kubernetes.io/name=headrace,app.kubernetes.io/instance={release.name}")
+    pods += namespace.pods("app.kubernetes.io/name=headrace-operator")
     there = set().union(*(scraped(namespace, pod) for pod in pods))
     boards = yaml.safe_load((CHART / "files" / "dashboards.yaml").read_text())
     alerts = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())

@@ -9,14 +9,12 @@ import pytest
 from tests.e2e.headrace import NEXT, Load, Release, is_ready, topic
 from tests.e2e.kubectl import Namespace, wait_for
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def loaded_topic(client: Namespace, release: Release, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
     client.apply(topic(name, release.name, partitions=6, deletionPolicy="Delete"))
-    client.wait_condition("hrt", name, "Ready", seconds=60)
+    client.wait_condition("hrt", name, "Ready", seconds=240)
     return name
 
 
@@ -36,7 +34,7 @@ def tell(load: Load, say: Callable[[str], None]) -> None:
 def test_a_setting_that_brokers_take_live_rolls_nothing(client: Namespace, release: Release) -> None:
     before = uids(release)
     release.change({"config": {"log.retention.ms": "86400000"}})
-    release.wait_settled(120)
+    release.wait_settled(400)
     assert uids(release) == before
 
 
@@ -46,8 +44,8 @@ def test_a_setting_that_needs_a_restart_rolls_under_load(
     before = uids(release)
     with load.on(loaded_topic):
         release.change({"config": {"queued.max.requests": "400"}})
-        wait_for("the roll begins", lambda: uids(release) != before, 120)
-        release.wait_settled(400)
+        wait_for("the roll begins", lambda: uids(release) != before, 800)
+        release.wait_settled(800)
         assert_all_replaced(before, release)
     tell(load, say)
 
@@ -64,8 +62,8 @@ def test_another_image_rolls_under_load(
             pods = [pod for component in parts for pod in release.pods(component)]
             return all(p["spec"]["containers"][0]["image"] == image and is_ready(p) for p in pods)
 
-        wait_for("every pod runs the new image", upgraded, 400, pause=2)
-        release.wait_settled(120)
+        wait_for("every pod runs the new image", upgraded, 800, pause=2)
+        release.wait_settled(400)
     tell(load, say)
 
 
@@ -75,14 +73,14 @@ def test_the_operator_is_killed_in_the_middle_of_a_roll(
     """There are two of them: the other one goes on where it stopped."""
     before = uids(release)
     client.kubectl("scale", "deployment", f"{release.name}-operator", "--replicas=2")
-    wait_for("two operators", lambda: len(release.operators()) == 2, 60)
+    wait_for("two operators", lambda: len(release.operators()) == 2, 240)
     with load.on(loaded_topic):
         release.change({"config": {"queued.max.requests": "300"}})
-        wait_for("the first broker is rolled", lambda: uids(release) != before, 120)
+        wait_for("the first broker is rolled", lambda: uids(release) != before, 800)
         works = release.working_operator()
         (waits,) = release.operators() - {works}
         client.delete("pod", works, "--grace-period=0", "--force")
-        wait_for("every broker is rolled", lambda: not before & uids(release), 400, pause=1)
+        wait_for("every broker is rolled", lambda: not before & uids(release), 800, pause=1)
         assert release.working_operator() == waits
-        release.wait_settled(120)
+        release.wait_settled(400)
     tell(load, say)

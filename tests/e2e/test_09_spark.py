@@ -31,8 +31,6 @@ from tests.e2e.kubectl import CACHE_BIN, KubectlError, Namespace, Object, run, w
 
 from headrace.cli.spark_status import state
 
-pytestmark = pytest.mark.timeout(600)
-
 RECORDS = 1_000_000
 MORE = 1_000
 BATCH = 100_000
@@ -75,7 +73,7 @@ class Spark:
 
     def pods(self, job: str, role: str) -> list[Object]:
         """Those that run, the newest last."""
-        found = self.namespace.list("pods", f"headrace.dev/spark-job={job},spark-role={role}")
+        found = self.namespace.pods(f"headrace.dev/spark-job={job},spark-role={role}")
         live = [p for p in found if p["status"]["phase"] == "Running" and "deletionTimestamp" not in p["metadata"]]
         return sorted(live, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
@@ -97,7 +95,7 @@ class Spark:
             driver = self.pods(job, "driver")[-1]
             return driver if len(rows_of(self.log(driver))) >= wanted else None
 
-        return wait_for(f"{wanted} micro-batches of {job}", far_enough, 240, pause=1)
+        return wait_for(f"{wanted} micro-batches of {job}", far_enough, 400, pause=1)
 
     def wait_succeeded(self, job: str) -> str:
         """Waits for the end; returns the log of the last driver."""
@@ -107,7 +105,7 @@ class Spark:
             assert state != "Failed", self.command("logs", job)
             return state == "Succeeded"
 
-        wait_for(f"{job} has succeeded", succeeded, 420, pause=2)
+        wait_for(f"{job} has succeeded", succeeded, 600, pause=2)
         return self.command("logs", job)
 
 
@@ -117,9 +115,7 @@ def spark() -> Spark:
     the same records in the topics again would be too many."""
     run("kubectl", "delete", "namespace", SPARK_NAMESPACE, "--ignore-not-found", "--timeout=240s", seconds=260)
     release = Release(Namespace(SPARK_NAMESPACE), "lakes")
-    # A second release on a cluster: the definitions are there, and kept up to date by the operator of the first.
-    there = run("kubectl", "get", "crd", "clusters.headrace.dev", "--ignore-not-found", "-o", "name")
-    release.install(spark_values(), *(("--skip-crds",) if there else ()))
+    release.install(spark_values())
     for file in ("rbac.yaml", "submitter.yaml"):
         release.namespace.kubectl("apply", "-f", str(ROOT / "jobs" / "kubernetes" / file))
     release.namespace.apply(
@@ -161,14 +157,14 @@ def clicks(spark: Spark) -> Object:
     kept = {"partitions": 4, "replicas": 1, "config": {"retention.ms": "-1"}, "deletionPolicy": "Delete"}
     for name in ("clicks", "counts"):
         spark.namespace.apply(topic(name, spark.release.name, **kept))
-        spark.namespace.wait_condition("hrt", name, "Ready", seconds=60)
-    wait_for("the client", lambda: spark.namespace.exec("client", "true") == "", 60)
+        spark.namespace.wait_condition("hrt", name, "Ready", seconds=240)
+    wait_for("the client", lambda: spark.namespace.exec("client", "true") == "", 240)
     return fill(spark, RECORDS)
 
 
 def fill(spark: Spark, count: int) -> Object:
     words = ("python3", "fill.py", spark.release.bootstrap, "clicks", str(count))
-    sent: Object = json.loads(spark.namespace.exec("client", *words, seconds=240))
+    sent: Object = json.loads(spark.namespace.exec("client", *words, seconds=400))
     assert (sent["acked"], sent["failed"]) == (count, [])
     return sent
 
@@ -177,7 +173,7 @@ def kill_on_the_way(spark: Spark, job: str) -> Object:
     """Kills an executor and then the driver, both in the middle; returns the driver that was killed."""
     spark.wait_batches(job, 1)
     spark.kill(spark.pods(job, "executor")[0])
-    driver = spark.wait_batches(job, 3)
+    driver = spark.wait_batches(job, 2)
     spark.kill(driver)
     told = sum(rows_of(spark.log(driver)))
     assert 0 < told < RECORDS, f"it was not killed in the middle: the first driver read {told}"
@@ -192,7 +188,7 @@ def rows_of(log: str) -> list[int]:
 def written(spark: Spark, path: str) -> Object:
     """What Spark itself finds in Parquet files."""
     words = ("exec", "-i", "reader", "--", "python3", "-", path)
-    found: Object = json.loads(spark.namespace.kubectl(*words, text=CHECK.read_text()).splitlines()[-1])
+    found: Object = json.loads(spark.namespace.kubectl(*words, text=CHECK.read_text(), seconds=400).splitlines()[-1])
     return found
 
 
@@ -251,7 +247,7 @@ def test_spark_submit_in_cluster_mode(spark: Spark, clicks: Object) -> None:
         f"{spark.release.name}-metadata:9094",
     ]
     line += ["--topic", "clicks", "--output", "/lake/plain", "--checkpoint", f"{CHECKPOINTS}/plain"]
-    spark.namespace.exec("reader", *line, seconds=300)
+    spark.namespace.exec("reader", *line, seconds=600)
     driver = spark.namespace.get("pod", "plain-driver")
     assert driver["status"]["phase"] == "Succeeded", spark.log(driver)
     assert written(spark, "/lake/plain") == {"rows": RECORDS, "places": RECORDS, "checksum": clicks["checksum"]}
@@ -273,7 +269,7 @@ def test_a_stream_is_exact_through_kills_and_a_drain_is_scraped_and_stops(
     spark: Spark, clicks: Object, stream: str
 ) -> None:
     killed = kill_on_the_way(spark, stream)
-    wait_for("the group has no lag", lambda: lag(spark, "streamers") == 0, 180, pause=2)
+    wait_for("the group has no lag", lambda: lag(spark, "streamers") == 0, 400, pause=2)
     drained = spark.pods(stream, "driver")[-1]
     assert drained["metadata"]["uid"] != killed["metadata"]["uid"]
     assert_scraped(spark.namespace, drained)
@@ -282,7 +278,7 @@ def test_a_stream_is_exact_through_kills_and_a_drain_is_scraped_and_stops(
     more = fill(spark, MORE)
     last = spark.wait_batches(stream, 1)
     assert last["metadata"]["uid"] != drained["metadata"]["uid"]
-    wait_for("the last driver has read what came since", lambda: sum(rows_of(spark.log(last))) == MORE, 60)
+    wait_for("the last driver has read what came since", lambda: sum(rows_of(spark.log(last))) == MORE, 240)
     (listed,) = [row for row in json.loads(spark.command("list", "-o", "json")) if row["name"] == stream]
     assert (listed["state"], listed["cluster"]) == ("Running", spark.release.name)
     assert listed["failed_starts"] == 1, "the kill counts, the drain does not"
@@ -292,7 +288,7 @@ def test_a_stream_is_exact_through_kills_and_a_drain_is_scraped_and_stops(
 
     spark.command("stop", stream)
     for role in ("driver", "executor"):
-        wait_for(f"no {role} runs", lambda role=role: not spark.pods(stream, role), 60)
+        wait_for(f"no {role} runs", lambda role=role: not spark.pods(stream, role), 240)
     assert spark.namespace.exists("pvc", f"{stream}-checkpoints"), "the checkpoint stays"
     with pytest.raises(KubectlError, match="no Spark job stream in namespace"):
         spark.command("stop", stream)
@@ -311,10 +307,11 @@ def lag(spark: Spark, group: str) -> int:
 
 def drain(namespace: Namespace, job: str) -> None:
     """Empties the node of a job's pods, as its administrator does, and gives it back."""
-    (node,) = {pod["spec"]["nodeName"] for pod in namespace.list("pods", f"headrace.dev/spark-job={job}")}
+    (node,) = {pod["spec"]["nodeName"] for pod in namespace.pods(f"headrace.dev/spark-job={job}")}
     chosen = f"--pod-selector=headrace.dev/spark-job={job},spark-role"
     try:
-        namespace.kubectl("drain", node, chosen, "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=90s")
+        words = ("--delete-emptydir-data", "--ignore-daemonsets", "--timeout=180s")
+        namespace.kubectl("drain", node, chosen, *words, seconds=200)
     finally:
         namespace.kubectl("uncordon", node)
 
@@ -327,11 +324,15 @@ def assert_scraped(namespace: Namespace, driver: Object) -> None:
     text = namespace.proxied(name, port, notes["prometheus.io/path"])
     names = {family.name for family in text_string_to_metric_families(text)}
     assert any("spark_streaming" in each and "inputRate" in each for each in names), sorted(names)
-    text = namespace.proxied(name, port, "/metrics/executors/prometheus")
-    # Spark's own version is on that page, too, and belongs to no executor.
-    labels = [sample.labels for family in text_string_to_metric_families(text) for sample in family.samples]
-    executors = {each["executor_id"] for each in labels if "executor_id" in each}
-    assert len(executors) >= 3, executors
+
+    def executors() -> set[str]:
+        page = text_string_to_metric_families(namespace.proxied(name, port, "/metrics/executors/prometheus"))
+        # Spark's own version is on that page, too, and belongs to no executor.
+        labels = [sample.labels for family in page for sample in family.samples]
+        return {each["executor_id"] for each in labels if "executor_id" in each}
+
+    # One of them may be late: a stream goes on with fewer.
+    wait_for("the driver and both executors are on the page", lambda: len(executors()) >= 3, 240, pause=2)
 
 
 def test_mistakes_are_told_before_anything_is_made(spark: Spark) -> None:

@@ -15,8 +15,8 @@ from collections import Counter
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-GROUP_CATCHES_UP_SECONDS = 90.0
-READ_SECONDS = 120.0
+GROUP_CATCHES_UP_SECONDS = 180.0
+READ_SECONDS = 240.0
 
 
 class Load:
