@@ -1,10 +1,10 @@
 """How cost grows: what the broker's processor does for one request or one GiB, against what there is more and more of.
 
-    python -m bench.growth [partitions] [connections] [consumers] [records] [length] [--most 1000] [--out DIR]
+    python -m bench.growth [partitions|connections|consumers|records|length ...] [--most 1000] [--minutes 5] [--out DIR]
 
 Every series should stay flat: a value that grows along it means that the whole grows faster than linearly. Processor
-time is what counts here, since it changes least with what else runs on the machine. Results: a table, and in --out
-(bench/results) growth.json and growth.svg.
+time is what counts here, since it changes least with what else runs on the machine. A series ends at its first step
+after --minutes. Results: a table, and in --out (bench/results) growth.json, written after every step, and growth.svg.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def consumers(server: Headrace, most: int) -> Series:
 def records(server: Headrace, most: int) -> Series:
     """Records of so many bytes, in batches of 16 KiB or one record: processor seconds a GiB."""
     for size in (10, 100, 1000, 10_000, 100_000, 1_000_000):
-        if size > max(100_000, most):
+        if size > 1000 * most:
             continue
         topic = measuring.fresh("growth")
         measuring.create(server, topic, 1)
@@ -248,12 +248,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("series", nargs="*", default=list(SERIES), metavar="SERIES")
     parser.add_argument("--most", type=int, default=1000, help="where a series ends at the latest")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     given = parser.parse_args()
+    deadline = time.monotonic() + given.minutes * 60
     if unknown := set(given.series) - set(SERIES):
         print(f"no such series: {' '.join(sorted(unknown))}; there are {' '.join(SERIES)}", file=sys.stderr)
         return 2
     found: dict[str, list[Point]] = {}
+    given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="growth-", ignore_cleanup_errors=True) as folder:
         server = Headrace(Path(folder) / "headrace", 1)
         server.start()
@@ -266,10 +269,11 @@ def main() -> int:
                     print(
                         f"{name:12} {point.x:>9,}  {point.cost:9.2f} {cost:14} {point.rate:11,.1f} {rate}", flush=True
                     )
+                    (given.out / "growth.json").write_text(json.dumps(found, indent=1) + "\n")
+                    if time.monotonic() > deadline:
+                        break
         finally:
             server.stop()
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "growth.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(found, given.out / "growth.svg")
     return 0
 

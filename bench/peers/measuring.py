@@ -19,7 +19,8 @@ from tests.integration.java import kafka_jars
 
 MIB = 1 << 20
 PARTITIONS = 3
-TOOL_SECONDS = 900
+TOOL_SECONDS = 180
+TRIAL = 0.1
 # the flags of Kafka's own start scripts for its tools
 TOOL_FLAGS = (
     *("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
@@ -45,29 +46,46 @@ class Run:
     def count(self, full: int) -> int:
         return max(1, int(full * self.scale))
 
+    def named(self, full: int) -> int:
+        """What a job's name says is all of it, but for a trial of the jobs themselves."""
+        return full if self.scale >= TRIAL else self.count(full)
+
 
 Job = Callable[[Run], Figures]
 
 
 class Meter:
-    """CPU of the server since `start`, and how busy others kept the machine meanwhile."""
+    """CPU of the server since `start`, and how busy others kept the machine meanwhile.
 
-    def __init__(self, server: Server) -> None:
+    The other side stands by with what its makers let it do then; that is no disturbance, but it is written down.
+    """
+
+    def __init__(self, server: Server, other: Server | None = None) -> None:
         self._server = server
+        self._other = other
         self.start()
 
     def start(self) -> None:
         self._pids = self._server.cpu_pids
-        self._used, self._own, self._machine = cpu_seconds(self._pids), sum(os.times()[:4]), machine_seconds()
+        self._idle_pids = self._other.cpu_pids if self._other else []
+        self._used, self._idle = cpu_seconds(self._pids), cpu_seconds(self._idle_pids)
+        self._own, self._machine = sum(os.times()[:4]), machine_seconds()
 
     def figures(self, mib: float | None) -> Figures:
-        used, own = cpu_seconds(self._pids) - self._used, sum(os.times()[:4]) - self._own
-        busy, total = (now - then for now, then in zip(machine_seconds(), self._machine, strict=True))
+        used = cpu_seconds(self._pids) - self._used
         brokers = [memory_mib(pid) for pid in self._server.broker_pids]
         found = {"server_cpu_s": used, "broker_rss_MiB": sum(brokers) / max(1, len(brokers))}
         if mib:
             found["cpu_s_per_GiB"] = used * 1024 / mib
-        return {**found, "others_busy_share": (busy - used - own) / total}
+        return {**found, **self.disturbance()}
+
+    def disturbance(self) -> Figures:
+        """Shares of the machine. What a job has started itself counts once it has ended."""
+        used, idle = cpu_seconds(self._pids) - self._used, cpu_seconds(self._idle_pids) - self._idle
+        own = sum(os.times()[:4]) - self._own
+        busy, total = (now - then for now, then in zip(machine_seconds(), self._machine, strict=True))
+        total = max(total, 0.01)
+        return {"others_busy_share": (busy - used - idle - own) / total, "idle_side_share": idle / total}
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -114,7 +132,8 @@ def fresh(prefix: str) -> str:
 def create(server: Server, name: str, partitions: int = PARTITIONS) -> AdminClient:
     """Make a topic with a replica on each broker (at most three) and wait until each partition has a leader."""
     admin = AdminClient(settings(server.bootstrap))
-    topic = NewTopic(name, partitions, min(3, server.brokers))
+    # Its files go with it: what is not written back by then is no work for the disk during the next run.
+    topic = NewTopic(name, partitions, min(3, server.brokers), config={"file.delete.delay.ms": "0"})
     admin.create_topics([topic], operation_timeout=60, request_timeout=90)[name].result()
     while not led(admin, name, partitions):
         time.sleep(0.005)
@@ -147,6 +166,16 @@ def expect_held(server: Server, name: str, count: int) -> None:
     """A job that lost records gives no figures."""
     if (found := held(server, name)) < count:
         raise RuntimeError(f"{name} holds {found} of {count} records")
+
+
+def settle(server: Server, *, forget: bool = False) -> None:
+    """Nothing that a side has written is left to be written back; with `forget` it is no longer in memory either."""
+    for path in server.folder.rglob("*.log"):
+        fd = os.open(path, os.O_RDONLY)
+        os.fdatasync(fd)
+        if forget:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 def payloads(size: int) -> Path:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.peers.measuring import Figures
 
-HIDDEN = ("MiB", "server_cpu_s", "others_busy_share", "records_per_s", "rebalance_ms")
+OTHERS = "others_busy_share"
+HIDDEN = ("MiB", "server_cpu_s", OTHERS, "idle_side_share", "records_per_s", "rebalance_ms")
 
 
 class Target(NamedTuple):
@@ -80,12 +82,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs of one job on both sides."""
+    """All runs of one job on both sides; those at the same place of their lists make a round."""
 
     job: str
     brokers: int
-    runs: dict[str, list[Figures | str]]
     busy: float
+    runs: dict[str, list[Figures | str]] = field(default_factory=lambda: {"kafka": [], "headrace": []})
 
     def failures(self) -> list[str]:
         return [
@@ -95,9 +97,34 @@ class Comparison:
             if isinstance(run, str)
         ]
 
+    @property
+    def calm(self) -> list[tuple[Figures, Figures]]:
+        """The rounds that count: both runs have figures, and others left the machine alone."""
+        return [
+            (kafka, headrace)
+            for kafka, headrace in zip(self.runs["kafka"], self.runs["headrace"], strict=False)
+            if not isinstance(kafka, str)
+            and not isinstance(headrace, str)
+            and max(kafka.get(OTHERS, 0.0), headrace.get(OTHERS, 0.0)) <= self.busy
+        ]
+
+    @property
+    def calm_rounds(self) -> int:
+        return len(self.calm)
+
+    @property
+    def last_is_disturbed(self) -> bool:
+        last = [runs[-1] for runs in self.runs.values() if runs]
+        return any(not isinstance(run, str) and run.get(OTHERS, 0.0) > self.busy for run in last)
+
+    def counted(self) -> dict[str, list[Figures]]:
+        """The runs of the calm rounds; all that have figures when no round was calm."""
+        if self.calm:
+            return {"kafka": [kafka for kafka, _ in self.calm], "headrace": [headrace for _, headrace in self.calm]}
+        return {side: [run for run in runs if not isinstance(run, str)] for side, runs in self.runs.items()}
+
     def rows(self) -> list[Row]:
-        good = {side: [run for run in runs if not isinstance(run, str)] for side, runs in self.runs.items()}
-        disturbed = any(run.get("others_busy_share", 0.0) > self.busy for runs in good.values() for run in runs)
+        good = self.counted()
         names = [name for name in (good["kafka"] or good["headrace"] or [{}])[0] if name not in HIDDEN]
         rows = []
         for name in names:
@@ -105,12 +132,43 @@ class Comparison:
             target = next(
                 (t for t in TARGETS if fnmatch.fnmatch(self.job, t.job) and fnmatch.fnmatch(name, t.figure)), None
             )
-            rows.append(Row(self.job, name, values["kafka"], values["headrace"], target, self.brokers, disturbed))
+            rows.append(Row(self.job, name, values["kafka"], values["headrace"], target, self.brokers, not self.calm))
         return rows
 
     def as_json(self) -> dict[str, object]:
         ratios = {row.figure: {"ratio": row.ratio, "wanted": row.wanted, "met": row.met} for row in self.rows()}
-        return {"job": self.job, "runs": self.runs, "ratios": ratios}
+        return {"job": self.job, "calm_rounds": self.calm_rounds, "runs": self.runs, "ratios": ratios}
+
+
+@dataclass(frozen=True)
+class Results:
+    """One comparison of both sides, and where it was made."""
+
+    brokers: int
+    scale: float
+    machine: dict[str, object]
+    jobs: list[Comparison]
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        found = json.loads(path.read_text())
+        brokers = found["brokers"]
+        jobs = [Comparison(each["job"], brokers, found["busy"], each["runs"]) for each in found["jobs"]]
+        return cls(brokers, found["scale"], found["machine"], jobs)
+
+    def rows(self) -> list[Row]:
+        return [row for found in self.jobs for row in found.rows()]
+
+    def failures(self) -> list[str]:
+        return [text for found in self.jobs for text in found.failures()]
+
+    def save(self, folder: Path) -> None:
+        shape = {"brokers": self.brokers, "scale": self.scale, "busy": self.jobs[0].busy, "machine": self.machine}
+        text = json.dumps({**shape, "jobs": [found.as_json() for found in self.jobs]}, indent=1)
+        (folder / f"results-{self.brokers}.json").write_text(text + "\n")
+
+    def draw(self, folder: Path) -> None:
+        draw(self.rows(), folder / f"ratios-{self.brokers}.svg")
 
 
 def heading() -> str:
@@ -126,23 +184,23 @@ def line(row: Row) -> str:
         verdict = "ok" if row.met else "MISS"
         target = f"{'≥' if row.target.more else '≤'} {row.wanted:g} {verdict}"
     mark = "!" if row.disturbed else " "
-    return f"{row.job:44} {row.figure:22} {_cell(row.kafka):>22} {_cell(row.headrace):>22} {ratio:>7}{mark} {target}"
+    return f"{row.job:44} {row.figure:22} {cell(row.kafka):>22} {cell(row.headrace):>22} {ratio:>7}{mark} {target}"
 
 
-def _cell(values: Sequence[float]) -> str:
+def cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
     return f"{statistics.median(values):.4g} ({min(values):.3g}..{max(values):.3g})"
 
 
-def draw(results: Sequence[Comparison], path: Path) -> None:
+def draw(every: Sequence[Row], path: Path) -> None:
     """The ratios that have a target as bars; the line is the target."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    rows = [row for found in results for row in found.rows() if row.target is not None and row.ratio is not None]
+    rows = [row for row in every if row.target is not None and row.ratio is not None]
     if not rows:
         return
     figure, axes = pyplot.subplots(figsize=(9, 0.3 * len(rows) + 1.2), layout="constrained")

@@ -108,7 +108,7 @@ def looped(acks: str) -> Job:
 
 def wide(run: Run) -> Figures:
     """A topic of 1,000 partitions: until the request is answered, each has a leader, each took a record."""
-    topic, count = measuring.fresh("wide"), run.count(WIDE)
+    topic, count = measuring.fresh("wide"), run.named(WIDE)
     admin = AdminClient(measuring.settings(run.bootstrap))
     new = NewTopic(topic, count, min(3, run.server.brokers))
     run.meter.start()
@@ -155,29 +155,30 @@ def own(run: Run, name: str, session_seconds: float | None = None) -> Server:
 def start_up(run: Run) -> Figures:
     """From the start of the processes to the first metadata answer: fresh, and with 1,000 partitions of data."""
     server = own(run, "start")
+    run.meter.start()
     fresh = server.start()
     try:
         topic = measuring.fresh("kept")
-        measuring.create(server, topic, run.count(WIDE))
-        _write_each(server.bootstrap, topic, run.count(WIDE))
+        measuring.create(server, topic, run.named(WIDE))
+        _write_each(server.bootstrap, topic, run.named(WIDE))
         server.stop()
         again = server.start()
     finally:
         server.stop()
         server.forget()
-    return {"fresh_s": fresh, "with_data_s": again}
+    return {"fresh_s": fresh, "with_data_s": again, **run.meter.disturbance()}
 
 
 def memory(partitions: int) -> Job:
     """What a broker holds in memory with so many partitions, each written once."""
 
     def measure(run: Run) -> Figures:
-        server = own(run, "memory")
+        server, count, made = own(run, "memory"), run.named(partitions), 0
+        run.meter.start()
         server.start()
         try:
-            made = 0
-            while made < partitions:
-                step = min(WIDE, partitions - made)
+            while made < count:
+                step = min(WIDE, count - made)
                 topic = measuring.fresh("held")
                 measuring.create(server, topic, step)
                 _write_each(server.bootstrap, topic, step)
@@ -186,7 +187,7 @@ def memory(partitions: int) -> Job:
         finally:
             server.stop()
             server.forget()
-        return {"broker_rss_MiB": sum(brokers) / len(brokers)}
+        return {"broker_rss_MiB": sum(brokers) / len(brokers), **run.meter.disturbance()}
 
     return measure
 
@@ -194,12 +195,14 @@ def memory(partitions: int) -> Job:
 def fail_over(run: Run) -> Figures:
     """100 records a second, acks=all, one partition of three replicas; kill -9 of its leader to the next ack."""
     server = own(run, "failover", SESSION_SECONDS)
+    run.meter.start()
     server.start()
     try:
-        return {"next_ack_s": _kill_leader(server)}
+        seconds = _kill_leader(server)
     finally:
         server.stop()
         server.forget()
+    return {"next_ack_s": seconds, **run.meter.disturbance()}
 
 
 def _kill_leader(server: Server) -> float:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -149,9 +150,12 @@ class Headrace(Server):
     def start(self) -> float:
         self.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
-        self._cluster.start()
-        await_metadata(self.bootstrap, self.brokers)
-        return time.monotonic() - began
+        with ThreadPoolExecutor(1) as pool:
+            ready = pool.submit(self._cluster.start)
+            await_metadata(self.bootstrap, self.brokers)
+            seconds = time.monotonic() - began
+            ready.result()
+        return seconds
 
     def stop(self) -> None:
         self._cluster.stop()

@@ -20,7 +20,6 @@ CONSUMED = {1024: 1_000_000, 100: 5_000_000}
 CHUNK = 1000
 CONNECTIONS = 1000
 CONNECTED_SECONDS = 10.0
-RECORD = bytes(build([Record(0, 0, None, bytes(1024), ())]))
 LINE = re.compile(
     r"([\d.]+) records/sec \(([\d.]+) MB/sec\), ([\d.]+) ms avg latency, .*?(\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th"
 )
@@ -54,8 +53,8 @@ def produce(size: int, acks: str, batch: int, codec: str) -> Job:
     return measure
 
 
-def consume(size: int, codec: str) -> Job:
-    """Over a topic that is written first and then kept for the next round."""
+def consume(size: int, codec: str, *, cold: bool = False) -> Job:
+    """Over a topic that is written first and then kept for the next round; `cold` reads it from the disk."""
 
     def measure(run: Run) -> Figures:
         count = run.count(CONSUMED[size])
@@ -65,6 +64,9 @@ def consume(size: int, codec: str) -> Job:
             measuring.create(run.server, topic)
         if there < count:
             send(run.server, topic, size, "all", 131_072, codec, count)
+            measuring.settle(run.server)
+        if cold:
+            measuring.settle(run.server, forget=True)
         run.meter.start()
         out = measuring.java(
             "ConsumerPerformance",
@@ -144,28 +146,32 @@ def _read(bootstrap: str, topic: str, count: int) -> float:
 
 
 def connections(count: int) -> Job:
-    """Each connection sends one record of 1 KiB and waits for its answer before the next (Produce v9, acks 1)."""
+    """Each connection sends one record of 1 KiB and waits for its answer before the next (Produce v8, acks 1)."""
 
     def measure(run: Run) -> Figures:
         topic = measuring.fresh("connections")
         measuring.create(run.server, topic, 1)
         address = run.bootstrap.split(",")[0]
         run.meter.start()
-        answered, seconds = asyncio.run(exchange(address, topic, count, CONNECTED_SECONDS * run.scale))
+        answered, seconds = asyncio.run(
+            exchange(address, topic, run.named(count), CONNECTED_SECONDS * min(1.0, run.scale))
+        )
         figures = run.meter.figures(answered / 1024)
         measuring.expect_held(run.server, topic, answered)
         measuring.delete(run.server, topic)
         return {
             "requests_per_s": answered / seconds,
             "cpu_us_per_request": figures["server_cpu_s"] * 1e6 / answered,
-        } | {"others_busy_share": figures["others_busy_share"]}
+            "others_busy_share": figures["others_busy_share"],
+        }
 
     return measure
 
 
 async def exchange(address: str, topic: str, count: int, seconds: float) -> tuple[int, float]:
     host, port = address.rsplit(":", 1)
-    frame = produce_frame(topic, RECORD, 0)
+    # Of now: retention would take an old record away before it is counted.
+    frame = produce_frame(topic, bytes(build([Record(0, time.time_ns() // 1_000_000, None, bytes(1024), ())])), 0)
     answered = 0
     ends: list[float] = [0.0]
     loop = asyncio.get_running_loop()
@@ -227,6 +233,7 @@ JOBS: dict[str, Job] = {
         f"consume/{size}B/{codec}": consume(size, codec)
         for size, codec in itertools.product((1024, 100), ("none", "lz4"))
     },
+    "cold/1024B": consume(1024, "none", cold=True),
     **{
         f"librdkafka/{size}B/acks={acks}": librdkafka(size, acks)
         for size, acks in itertools.product((1024, 100), ("1", "all"))

@@ -1,0 +1,60 @@
+"""The machine the figures come from: what it is, and its memory made ready."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import subprocess
+import sysconfig
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.integration.java import KAFKA_VERSION
+
+GIB = 1 << 30
+SPARED = 2 * GIB
+
+
+def touch_free_memory() -> None:
+    """Use all free memory once: a virtual machine gets it from its host at the first touch, at ten times the cost of a
+    write to the page cache, which would count for the side that happens to be the first."""
+    room = _memory("MemFree") - SPARED
+    if room > 0:
+        with mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
+            pass
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((text.split(":")[1].strip() for text in lines if "model name" in text), "?")
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr.splitlines()
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_GiB": round(_memory("MemTotal") / GIB),
+        "kernel": platform.release(),
+        "load": round(os.getloadavg()[0], 1),
+        "headrace": _git("rev-parse", "--short", "HEAD") + (" and changes" if _git("status", "--porcelain") else ""),
+        "python": f"{platform.python_version()} ({_build()})",
+        "kafka": KAFKA_VERSION,
+        "java": java[0] if java else "?",
+        "librdkafka": version("confluent-kafka"),
+    }
+
+
+def _memory(name: str) -> int:
+    """A line of /proc/meminfo, in bytes."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(text.split()[1]) * 1024 for text in lines if text.startswith(name + ":"))
+
+
+def _build() -> str:
+    """Distributions build Python with profiles; one that was merely compiled takes about a fifth more time."""
+    asked = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return "optimised" if asked or sysconfig.get_path("stdlib").startswith("/usr/lib") else "not optimised"
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
