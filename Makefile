@@ -4,29 +4,40 @@ BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit sim integration bounce e2e images spark-image chart format docs bench bench-log clean
+.PHONY: help setup up test lint unit sim integration bounce e2e images spark-image chart format docs bench bench-all bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard protos/headrace/v1/*.proto)
-define install # what to install, how long that takes, and options for pip
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+define venv # how long the installation takes
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: set PYTHON=python3.11"; exit 1; }
 	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv || { echo "No venv module: apt-get install python3-venv"; rm -rf .venv; exit 1; }
-	@echo "Installing into .venv ($(2) the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(3) -c constraints.txt -e '$(1)'
+	@echo "Installing into .venv ($(1) the first time)"
 endef
 
 # Running Headrace needs far less than testing it (Spark alone is 400 MB), so `make up` does not wait for the rest.
 $(RUNS): $(SOURCES)
-	$(call install,.,about a minute)
+	$(call venv,about a minute)
+	@$(PIP) install -c constraints.txt -e .
 	@touch $@
 
 # Of all that the tests bring along little is imported: Python compiles that much by itself, not all 80 MB here.
+# Spark comes as an archive of jars that pip makes a wheel of: beside the others, and without deflating the jars again.
+SPARK := .venv/.spark
+SPARK_THERE = .venv/lib/python3*/site-packages/$(shell sed -n 's/^pyspark==/pyspark-/p' constraints.txt).dist-info
+define spark
+	mkdir -p $(SPARK) && printf '[bdist_wheel]\ncompression = stored\n' > $(SPARK)/setup.cfg && \
+	DIST_EXTRA_CONFIG='$(CURDIR)/$(SPARK)/setup.cfg' $(PIP) wheel -c constraints.txt -w $(SPARK) pyspark
+endef
 $(STAMP): $(SOURCES)
-	$(call install,.[dev],about two minutes,--no-compile)
-	@touch $(RUNS) $@
+	$(call venv,about a minute and a half)
+	@{ [ -d $(SPARK_THERE) ] || { $(spark); }; } & spark=$$!; \
+	  $(PIP) install --no-compile -c constraints.txt -e '.[dev]'; installed=$$?; wait $$spark && exit $$installed
+	@$(PIP) install --no-compile --no-index -c constraints.txt --find-links $(SPARK) pyspark
+	@rm -rf $(SPARK) && touch $(RUNS) $@
 
 setup: $(STAMP) ## Make .venv and install Headrace and its tools into it
 
@@ -76,8 +87,13 @@ docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
 	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers headrace.coordinator.handlers > COMPATIBILITY.md
 
 bench: $(STAMP) ## Compare with Apache Kafka side by side (JOBS='produce/*' BROKERS=1; needs Java 17 and Maven)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(PIP) install -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench.peers $(if $(BROKERS),--brokers $(BROKERS)) $(JOBS)
+
+MINUTES ?= 40
+bench-all: $(STAMP) ## Write docs/performance.md anew from a run of MINUTES=40 that should have the machine to itself
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(BIN)/python -m bench.performance --minutes $(MINUTES)
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
 	@$(BIN)/python bench/log.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,14 @@ LONG = ("test_client_matrix", "test_spark_sql", "test_spark_jobs", "test_failove
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_deployed() -> Iterator[None]:
+    """Whatever the tests start imports what it would where only Headrace is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "deployed"), prepend=os.pathsep)
+        yield
 
 
 def running(cluster: Cluster) -> Iterator[Cluster]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 from tests.integration.java import require_java, require_spark_kafka
 
 SERVICES = Path(__file__).resolve().parents[2] / "services"
+IMPORTED = (
+    *("pyspark.sql.streaming.python_streaming_source_runner", "pyspark.sql.worker.create_data_source"),
+    *("pandas", "pyarrow", "headrace.spark.source", "headrace.spark.sink"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +29,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         # An editable install is not listed among the modules that Spark looks through; a folder is.
         patch.setenv("PYTHONPATH", os.pathsep.join([str(SERVICES), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        # Spark gives a Python worker ten seconds to start, so what it imports is compiled before.
+        subprocess.run([sys.executable, "-c", f"import {', '.join(IMPORTED)}"], check=True)
         from pyspark.sql import SparkSession
 
         session = (

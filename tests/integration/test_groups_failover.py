@@ -23,6 +23,7 @@ from tests.integration.raw import Closed, Wire, body, framed, produce, record_ba
 from tests.integration.topics import create_topic
 
 from headrace.cluster.coordination import partition_for
+from headrace.coordinator import sharing
 from headrace.records.record import Record, build
 from headrace.v1 import broker_pb2, common_pb2, metadata_pb2, metadata_pb2_grpc
 from headrace.v1.broker_pb2_grpc import BrokerStub
@@ -69,8 +70,10 @@ def group_owned_by(cluster: Cluster, coordinator: int) -> str:
 
 
 def both_have_a_share(cluster: Cluster) -> bool:
-    found = owners(cluster)
-    return len(found) == PARTITIONS and {owner for owner, _ in found.values()} == {0, 1}
+    """Whether each has all that is its own: until then, a partition that changes hands is nobody's for a moment."""
+    return {index: owner for index, (owner, _) in owners(cluster).items()} == {
+        index: sharing.owner_of(index, (0, 1)) for index in range(PARTITIONS)
+    }
 
 
 class Coordinators:
