@@ -194,8 +194,7 @@ def read_all(bootstrap: str, topic: str, partition: int) -> dict[int, bytes]:
     """Everything a consumer sees in a partition, by offset, in the order it came."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False})
     try:
-        place = TopicPartition(topic, partition)
-        low, high = consumer.get_watermark_offsets(place, 30)
+        low, high = wait_until(lambda: _watermarks(consumer, TopicPartition(topic, partition)), "the leader's answer")
         consumer.assign([TopicPartition(topic, partition, low)])
         found: dict[int, bytes] = {}
         deadline = time.monotonic() + 60
@@ -208,6 +207,17 @@ def read_all(bootstrap: str, topic: str, partition: int) -> dict[int, bytes]:
         return found
     finally:
         consumer.close()
+
+
+def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int] | None:
+    """None when the leader has just moved: librdkafka asks the broker that its metadata named, and no other."""
+    try:
+        return consumer.get_watermark_offsets(place, 30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            raise
+        consumer.list_topics(place.topic, 30)
+        return None
 
 
 def check_records(load: Load, bootstrap: str) -> int:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 GROUP_CATCHES_UP_SECONDS = 180.0
 READ_SECONDS = 240.0
@@ -131,6 +131,17 @@ class Load:
         self._consumer.close()
 
 
+def end_of(consumer: Consumer, place: TopicPartition, deadline: float) -> int:
+    """Asks again when the leader has just moved: librdkafka itself asks the broker that its metadata named, only."""
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=30)[1])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            consumer.list_topics(place.topic, timeout=30)
+
+
 def check(bootstrap: str, topic: str, ledger: str) -> dict[str, object]:
     """Compares the topic with the ledger."""
     with open(ledger) as file:
@@ -139,7 +150,7 @@ def check(bootstrap: str, topic: str, ledger: str) -> dict[str, object]:
     deadline = time.monotonic() + READ_SECONDS
     partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     held: dict[tuple[int, int], bytes] = {}
-    ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions}
+    ends = {p: end_of(consumer, TopicPartition(topic, p), deadline) for p in partitions}
     consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
     waiting = {p for p, end in ends.items() if end > 0}
     while waiting and time.monotonic() < deadline:
