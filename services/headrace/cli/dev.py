@@ -144,7 +144,7 @@ async def _run(plan: Plan, own_etcd: bool) -> None:
         etcd_pid = 0
         if own_etcd:
             _say("etcd ...")
-            etcd = await stack.enter_async_context(_etcd(plan.data / "etcd"))
+            etcd = await stack.enter_async_context(_etcd(plan))
             plan.etcd, etcd_pid = etcd.endpoint, etcd.pid or 0
         _say("headrace ...")
         members = plan.members()
@@ -164,10 +164,13 @@ async def _run(plan: Plan, own_etcd: bool) -> None:
 
 
 @asynccontextmanager
-async def _etcd(directory: Path) -> AsyncIterator[LocalEtcd]:
-    etcd = LocalEtcd(directory)
-    await asyncio.to_thread(etcd.start)
+async def _etcd(plan: Plan) -> AsyncIterator[LocalEtcd]:
+    etcd = LocalEtcd(plan.data / "etcd")
+    starting = asyncio.get_running_loop().run_in_executor(None, etcd.start)
     try:
+        if plan.single:
+            process.import_all()  # which takes as long as etcd needs to come up
+        await starting
         yield etcd
     finally:
         await asyncio.to_thread(etcd.stop)
