@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.peers import measuring, responses, throughput
-from bench.peers.machine import machine, touch_free_memory
+from bench.peers.machine import machine
 from bench.peers.measuring import Figures, Job, Meter, Run
 from bench.peers.report import Comparison, Results, heading, line
 from bench.peers.servers import Headrace, Kafka, Server
@@ -127,8 +127,6 @@ def main() -> int:
     # Python keeps what it compiles, as it does for users, and as our images have it.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.scale >= measuring.TRIAL:
-        touch_free_memory()
     results = Results(
         given.brokers, given.scale, machine(), [Comparison(name, given.brokers, given.busy) for name in names]
     )

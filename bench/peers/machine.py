@@ -1,8 +1,7 @@
-"""The machine the figures come from: what it is, and its memory made ready."""
+"""The machine the figures come from."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import platform
 import subprocess
@@ -13,16 +12,6 @@ from pathlib import Path
 from tests.integration.java import KAFKA_VERSION
 
 GIB = 1 << 30
-SPARED = 2 * GIB
-
-
-def touch_free_memory() -> None:
-    """Use all free memory once: a virtual machine gets it from its host at the first touch, at ten times the cost of a
-    write to the page cache, which would count for the side that happens to be the first."""
-    room = _memory("MemFree") - SPARED
-    if room > 0:
-        with mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
-            pass
 
 
 def machine() -> dict[str, object]:

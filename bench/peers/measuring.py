@@ -178,6 +178,14 @@ def settle(server: Server, *, forget: bool = False) -> None:
         os.close(fd)
 
 
+def read_through(server: Server, topic: str) -> None:
+    """A topic that was written a while ago is in memory again."""
+    for path in server.folder.rglob(f"{topic}-*/*.log"):
+        with path.open("rb", buffering=0) as file:
+            while file.read(MIB):
+                pass
+
+
 def payloads(size: int) -> Path:
     """A file of 10,000 JSON records of exactly `size` bytes, the same on every machine (zlib -1: 2.5 to 1)."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-bench"

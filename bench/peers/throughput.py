@@ -67,6 +67,8 @@ def consume(size: int, codec: str, *, cold: bool = False) -> Job:
             measuring.settle(run.server)
         if cold:
             measuring.settle(run.server, forget=True)
+        else:
+            measuring.read_through(run.server, topic)
         run.meter.start()
         out = measuring.java(
             "ConsumerPerformance",
