@@ -153,27 +153,32 @@ class Namespace:
         It is told by a watch: asking for a thousand objects again and again would be most of what is measured.
         """
         columns = f"custom-columns=NAME:.metadata.name,COLUMN:{column}"
-        words = ("get", kind, "-l", selector, "--watch", "--no-headers", "-o", columns)
-        process = subprocess.Popen(
-            [program("kubectl"), "-n", self.name, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert process.stdout is not None
-        lines = process.stdout
+        words = ("get", kind, "-l", selector, "--watch", "--request-timeout=60s", "--no-headers", "-o", columns)
+        watch = [program("kubectl"), "-n", self.name, *words]
         found: dict[str, str] = {}
+        watches: list[subprocess.Popen[str]] = []
+        over = threading.Event()
 
         def read() -> None:
-            for line in lines:
-                name, text = line.split(maxsplit=1)
-                found[name] = text.strip()
+            # A watch ends: after its time, or when the API server ends that of a slow reader. The next one begins with
+            # all there is.
+            while not over.is_set():
+                watches.append(subprocess.Popen(watch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+                for line in watches[-1].stdout or ():
+                    name, text = line.split(maxsplit=1)
+                    found[name] = text.strip()
+                watches[-1].wait()
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         try:
             yield found
         finally:
-            process.kill()
-            process.wait()
-            reader.join()
+            over.set()
+            while reader.is_alive():
+                for each in watches:
+                    each.kill()
+                reader.join(0.1)
 
     def wait_condition(
         self, kind: str, name: str, condition: str, status: str = "True", seconds: float = 180.0
