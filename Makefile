@@ -92,7 +92,7 @@ bench: $(STAMP) ## Compare with Apache Kafka side by side (JOBS='produce/*' BROK
 
 MINUTES ?= 40
 bench-all: $(STAMP) ## Write docs/performance.md anew from a run of MINUTES=40 that should have the machine to itself
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@$(PIP) install -c constraints.txt -e '.[bench]'
 	@$(BIN)/python -m bench.performance --minutes $(MINUTES)
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
