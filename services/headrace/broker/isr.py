@@ -49,6 +49,8 @@ class Progress:
     counts the members of both: whichever of the two turns out to be in force, nothing it promised can be lost.
     """
 
+    __slots__ = ("broker_id", "followers", "isr", "no_wish_before", "pending")
+
     def __init__(self, broker_id: int, replicas: tuple[int, ...], isr: tuple[int, ...], now: float) -> None:
         self.broker_id = broker_id
         self.isr = isr

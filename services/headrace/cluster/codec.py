@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cluster.image import NO_LEADER, Endpoint, Node, OffsetsOwner, Partition
+from headrace.cluster.image import NO_LEADER, Endpoint, Node, OffsetsOwner, Partition, shared
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 _loads = json.loads
@@ -67,8 +67,8 @@ def decode_partition(value: bytes) -> Partition:
         return Partition(
             fields["leader"],
             fields["leader_epoch"],
-            tuple(fields["isr"]),
-            tuple(fields["replicas"]),
+            shared(tuple(fields["isr"])),
+            shared(tuple(fields["replicas"])),
             fields["partition_epoch"],
             tuple(fields.get("adding", ())),
             tuple(fields.get("removing", ())),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -63,6 +64,12 @@ class Node:
     def kafka_by(self, listener: str) -> Endpoint | None:
         """Where a client that came by a listener of this name reaches it; None when it has no such one."""
         return dict(self.listeners).get(listener) if self.listeners else self.kafka
+
+
+@lru_cache(maxsize=4096)
+def shared(ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The same tuple for the same brokers: thousands of partitions lie on few different sets of them."""
+    return ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from headrace.cluster.image import (
     TopicChanged,
     TopicConfigChanged,
     TopicGone,
+    shared,
 )
 from headrace.v1 import common_pb2, metadata_pb2
 
@@ -81,8 +82,8 @@ def partition_from_proto(message: common_pb2.PartitionState) -> Partition:
     return Partition(
         message.leader,
         message.leader_epoch,
-        tuple(message.isr),
-        tuple(message.replicas),
+        shared(tuple(message.isr)),
+        shared(tuple(message.replicas)),
         message.partition_epoch,
         tuple(message.adding),
         tuple(message.removing),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from sys import intern
 from typing import Protocol
 
 from headrace.cluster import codec
@@ -128,7 +129,7 @@ class RegistryView:
             if state.value is None:
                 self.revisions.pop(key, None)
             else:
-                self.revisions[key] = state.mod_revision
+                self.revisions[intern(key)] = state.mod_revision
             try:
                 self._key(key.removeprefix(self.prefix), state)
             except BadValue as error:

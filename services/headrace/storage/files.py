@@ -18,6 +18,7 @@ import mmap
 import os
 import resource
 import shutil
+import sys
 from collections import OrderedDict
 from typing import NamedTuple, Protocol
 
@@ -172,7 +173,7 @@ class OsHandle:
 class OsFile:
     """See `File`."""
 
-    __slots__ = ("_files", "_handle", "_map", "map_used", "path", "used")
+    __slots__ = ("_files", "_folder", "_handle", "_map", "_name", "map_used", "used")
 
     def __init__(self, files: OsFiles, path: str) -> None:
         self._files = files
@@ -181,6 +182,16 @@ class OsFile:
         self._map: mmap.mmap | None = None
         self.used = False
         self.map_used = False
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self._folder, self._name)
+
+    @path.setter
+    def path(self, path: str) -> None:
+        # Thousands of partitions have files of the same few names, and several each: every string is held once.
+        folder, name = os.path.split(path)
+        self._folder, self._name = sys.intern(folder), sys.intern(name)
 
     def append(self, data: Data) -> None:
         # As _used_handle, without the call: this is the hot path.

@@ -75,6 +75,9 @@ class LogDir:
     lock: Lock | None = None
     newest: Newest = field(default_factory=Newest)
     """Which recovery points and log starts are on disk."""
+    on_failure: Callable[[OSError], None] | None = None
+    on_checkpoint_stale: Callable[[], None] | None = None
+    """What its logs call, made once for all of them."""
 
     @property
     def online(self) -> bool:
@@ -97,6 +100,9 @@ class LogDirs:
     ) -> None:
         self.files = files
         self.dirs = [LogDir(os.path.abspath(path)) for path in paths]
+        for log_dir in self.dirs:
+            log_dir.on_failure = partial(self.fail, log_dir)
+            log_dir.on_checkpoint_stale = partial(self._write_offsets, log_dir)
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[TopicPartition, uuid.UUID] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -188,8 +194,7 @@ class LogDirs:
         self._add(log_dir, partition, log, topic_id)
 
     def _add(self, log_dir: LogDir, partition: TopicPartition, log: Log, topic_id: uuid.UUID | None) -> None:
-        log.on_failure = lambda error: self.fail(log_dir, error)
-        log.on_checkpoint_stale = lambda: self._write_offsets(log_dir)
+        log.on_failure, log.on_checkpoint_stale = log_dir.on_failure, log_dir.on_checkpoint_stale
         log_dir.lost.discard(partition)
         log_dir.logs[partition] = log
         self.logs[partition] = log
@@ -347,7 +352,7 @@ class LogDirs:
         except OSError as error:
             self.fail(target, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
-        future.on_failure = lambda error: self.fail(target, error)
+        future.on_failure = target.on_failure
         return future
 
     def finish_move(self, topic: str, partition: int, future: Log, target: LogDir, now_ms: int) -> Log:

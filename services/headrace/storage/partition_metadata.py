@@ -32,10 +32,11 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 def write_topic_id(files: Files, path: str, topic_id: uuid.UUID) -> File:
-    """Writes the id; it is durable once the file that is returned, and its folder, are synced."""
+    """Writes the id; it is durable once the file that is returned, which is closed, and its folder are synced."""
     file = files.open(path)
     file.truncate(0)
     file.append(f"{_HEAD}{encode_uuid(topic_id)}\n".encode())
+    file.close()
     return file
 
 

@@ -20,6 +20,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from sys import intern
 
 from crc32c import crc32c
 
@@ -66,6 +67,7 @@ class Known:
 def open_log(files: Files, folder: str, config: LogConfig, known: Known | None = None, roll_jitter: float = 0.0) -> Log:
     """Open the log in `folder`, or begin one. Raises OSError when the disk fails."""
     known = known or Known()
+    folder = intern(folder)  # as its files do: then there is one
     files.mkdir(folder)
     names = _finish_swaps(files, folder, _drop_leftovers(files, folder, files.scan(folder)))
     loader = _Loader(files, folder, config, names)
@@ -126,7 +128,7 @@ class _Loader:
         self.segments = [
             Segment(files, folder, base, limits, size=names[file_name(base, LOG)]) for base in _offsets_of(names, LOG)
         ]
-        self.snapshots = Snapshots(files, folder, set(_offsets_of(names, SNAPSHOT)))
+        self.snapshots = Snapshots(files, folder, _offsets_of(names, SNAPSHOT))
         self.unsynced: list[Segment] = []
         """Sealed after the last flush perhaps: its records are durable, its indexes may not be."""
         self.cut = False

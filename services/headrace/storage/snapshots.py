@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 
 from headrace.records.batch import NO_PRODUCER_ID
 from headrace.records.errors import CorruptMessage
@@ -29,12 +28,12 @@ class Snapshots:
 
     __slots__ = ("_files", "_folder", "_marks", "_unsynced", "offsets")
 
-    def __init__(self, files: Files, folder: str, offsets: set[int]) -> None:
+    def __init__(self, files: Files, folder: str, offsets: list[int]) -> None:
         self._files = files
         self._folder = folder
         self.offsets = offsets
         self._unsynced: list[File] = []
-        self._marks: deque[tuple[int, bytes]] = deque(maxlen=_KEPT_MARKS)
+        self._marks: list[tuple[int, bytes]] = []
 
     def _path(self, offset: int) -> str:
         return os.path.join(self._folder, file_name(offset, SNAPSHOT))
@@ -45,7 +44,8 @@ class Snapshots:
         file.truncate(0)
         file.append(state.encode())
         file.close()
-        self.offsets.add(offset)
+        if offset not in self.offsets:
+            self.offsets.append(offset)
         self._unsynced.append(file)
 
     def mark(self, state: ProducerState, offset: int, batches: int) -> bool:
@@ -53,6 +53,7 @@ class Snapshots:
         if batches < max(MARK_BATCHES, 4 * len(state.producers)):
             return False
         self._marks.append((offset, state.encode()))
+        del self._marks[:-_KEPT_MARKS]
         return True
 
     def take_unsynced(self) -> list[File]:
@@ -62,7 +63,7 @@ class Snapshots:
 
     def remove(self, offset: int) -> None:
         if offset in self.offsets:
-            self.offsets.discard(offset)
+            self.offsets.remove(offset)
             self._files.remove(self._path(offset))
 
     def remove_all(self) -> None:
@@ -79,7 +80,7 @@ class Snapshots:
     def remove_stray(self, segments: Segments) -> None:
         """Remove snapshots that belong to no segment any more, but keep the newest."""
         kept = {segment.base_offset for segment in segments}
-        for stray in sorted(self.offsets - kept - {max(self.offsets, default=0)}):
+        for stray in sorted(set(self.offsets) - kept - {max(self.offsets, default=0)}):
             self.remove(stray)
 
     def load(self, upto: int) -> tuple[ProducerState, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gc
+import tracemalloc
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -295,3 +297,19 @@ def test_a_log_takes_the_settings_that_came_after_it_was_opened() -> None:
     dirs = open_with_settings()
     settings["min.insync.replicas"] = "2"
     assert dirs.create("orders", 0).config.min_insync_replicas == 2
+
+
+def test_a_partition_takes_little_memory(tmp_path: Path) -> None:
+    """A broker has thousands of them; the bound is what was counted when it was written, and a little."""
+    dirs, _ = open_dirs(OsFiles(), (str(tmp_path),))
+    fill(dirs.create("orders", 0, uuid.uuid4()), 1)
+    topic_id = uuid.uuid4()
+    tracemalloc.start()
+    for partition in range(1, 201):
+        fill(dirs.create("orders", partition, topic_id), 1)
+    dirs.begin_sync()
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    dirs.close()
+    assert held / 200 < 3400
