@@ -98,7 +98,7 @@ class _ServerSide:
     def _received(self, message: tuple[int, int, int, bytes]) -> None:
         number, api_key, version, body = message
         now = asyncio.get_running_loop().time()
-        context = Context(self, api_key, version, number, "sim", now, len(body))  # type: ignore[arg-type]
+        context = Context(self, api_key, version, number, "sim", now, now, len(body))  # type: ignore[arg-type]
         self._pipeline.append(context)
         try:
             answer = self.api.dispatch(context, memoryview(bytearray(body)))

@@ -61,7 +61,7 @@ _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 _LAST_CODEC: Final = 4
-_SERVER_ONLY: Final = TIMESTAMP_TYPE | CONTROL | DELETE_HORIZON
+_NO_LIMIT: Final = 1 << 63
 _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -177,8 +177,8 @@ def check(
     *,
     max_message_bytes: int,
     now_ms: int | None = None,
-    before_max_ms: int | None = None,
-    after_max_ms: int | None = None,
+    before_max_ms: int = _NO_LIMIT,
+    after_max_ms: int = _NO_LIMIT,
 ) -> list[Batch]:
     """The batches of a produced buffer, after everything that can be validated without decompressing.
 
@@ -190,8 +190,7 @@ def check(
     end = len(view)
     if not end:
         raise InvalidRecord("a produce request without a batch: send at least one record")
-    earliest = None if now_ms is None or before_max_ms is None else now_ms - before_max_ms
-    latest = None if now_ms is None or after_max_ms is None else now_ms + after_max_ms
+    earliest, latest = (-_NO_LIMIT, _NO_LIMIT) if now_ms is None else (now_ms - before_max_ms, now_ms + after_max_ms)
     found = []
     position = 0
     while position < end:
@@ -211,22 +210,17 @@ def check(
             raise WrongChecksum(f"batch at {position}: the checksum in the header is not that of its bytes")
         if count < 1 or count != last_delta + 1:
             raise InvalidRecord(f"{count} records with a last offset delta of {last_delta}: give 1 or more, densely")
-        if attributes & CODEC_MASK > _LAST_CODEC:
-            raise UnknownCodec(f"codec {attributes & CODEC_MASK}: use none, gzip, snappy, lz4 or zstd (0 to 4)")
-        if attributes & _SERVER_ONLY:
-            raise _server_only(attributes)
-        if producer_id == NO_PRODUCER_ID:
-            if attributes & TRANSACTIONAL:
-                raise InvalidRecord("a transactional batch without a producer id")
-        elif producer_id < 0 or epoch < 0 or sequence < 0:
+        if not 0 <= attributes <= _LAST_CODEC:
+            _check_attributes(attributes, producer_id)
+        if producer_id != NO_PRODUCER_ID and (producer_id < 0 or epoch < 0 or sequence < 0):
             raise InvalidRecord(
                 f"producer id {producer_id} with epoch {epoch} and sequence {sequence}: all must be >= 0"
             )
         if base_time < NO_TIMESTAMP or max_time < base_time:
             raise InvalidTimestamp(f"timestamps from {base_time} to {max_time}: give -1 (none) or more, in this order")
-        if earliest is not None and NO_TIMESTAMP != base_time < earliest:
+        if NO_TIMESTAMP != base_time < earliest:
             raise InvalidTimestamp(f"timestamp {base_time} is before {earliest}, see message.timestamp.before.max.ms")
-        if latest is not None and max_time > latest:
+        if max_time > latest:
             raise InvalidTimestamp(f"timestamp {max_time} is after {latest}, see message.timestamp.after.max.ms")
         found.append(_new_tuple(Batch, (position, size, offset, leader_epoch, *header[3:])))
         position += size
@@ -263,10 +257,15 @@ def _short(buf: Bytes, position: int) -> CorruptMessage | WrongMagic:
     return CorruptMessage(f"{len(buf) - position} bytes at {position} are too few for a batch header ({HEADER_SIZE})")
 
 
-def _server_only(attributes: int) -> InvalidRecord | InvalidTimestamp:
-    """Why a client may not set one of the attributes that belong to the log."""
+def _check_attributes(attributes: int, producer_id: int) -> None:
+    """Refuse what a client may not set: codecs that do not exist, and attributes that belong to the log."""
+    if attributes & CODEC_MASK > _LAST_CODEC:
+        raise UnknownCodec(f"codec {attributes & CODEC_MASK}: use none, gzip, snappy, lz4 or zstd (0 to 4)")
     if attributes & CONTROL:
-        return InvalidRecord("clients may not write control batches")
+        raise InvalidRecord("clients may not write control batches")
     if attributes & DELETE_HORIZON:
-        return InvalidRecord("clients may not set a delete horizon: compaction does")
-    return InvalidTimestamp("clients may not set the timestamp type to LogAppendTime: the topic's config does")
+        raise InvalidRecord("clients may not set a delete horizon: compaction does")
+    if attributes & TIMESTAMP_TYPE:
+        raise InvalidTimestamp("clients may not set the timestamp type to LogAppendTime: the topic's config does")
+    if attributes & TRANSACTIONAL and producer_id == NO_PRODUCER_ID:
+        raise InvalidRecord("a transactional batch without a producer id")

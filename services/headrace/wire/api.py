@@ -103,6 +103,7 @@ class Context:
         correlation_id: int,
         client_id: str | None,
         received: float,
+        started: float,
         request_bytes: int,
     ) -> None:
         self.connection = connection
@@ -112,7 +113,7 @@ class Context:
         self.client_id = client_id
         self.received = received
         self.request_bytes = request_bytes
-        self.started = received
+        self.started = started
         self.handler: Handler | None = None
         self.body: Body = None
         self.done = False

@@ -1,7 +1,8 @@
 """One client's connection: read frames, start requests, send the answers in the order of the requests.
 
 Up to `max_in_flight` requests of a connection are handled at a time; a handler that answers at once never leaves the
-readiness callback, and the answers of one read go out in one send. Reading stops, so that the client is pushed back,
+readiness callback, and the answers of one read go out in one send, after all other connections that had something to
+read were read: clients that wait for each answer are then woken once for many of them. Reading stops, so that the client is pushed back,
 while as many requests wait, while the client does not take its answers, while the process handles all the requests it
 may, and while frames take all the memory they may.
 
@@ -119,8 +120,10 @@ class Connection:
                     self._output.flush()
             if not reader.drained:
                 reader.park()
-            if self._output.pending or self._blocked:
+            if self._blocked:
                 self._flush()
+            elif self._output.pending:
+                self._listener.flush_soon(self)
         except Exception as error:
             self._lost(error)
         finally:
@@ -129,47 +132,42 @@ class Connection:
 
     def _advance(self, received: float) -> bool:
         """Start the requests that are complete; False when reading has to stop for now."""
-        reader = self._reader
-        while self._may_start():
+        reader, listener, started = self._reader, self._listener, received
+        config = listener.config
+        while (
+            listener.handling < config.queued_max_requests
+            and len(self._pipeline) < config.max_in_flight
+            and self._output.pending < config.max_output_bytes
+            and self._muted is None
+            and not self._stopping
+        ):
             framed = reader.next()
             if framed is None:
                 if reader.starved:
                     self._stop_reading()
                     return False
                 return True
-            self._start(framed[0], framed[1], received)
+            self._start(framed[0], framed[1], received, started)
             if self.closed:
                 return False
             if reader.drained:
                 return True
+            started = time.monotonic()
+        if listener.handling >= config.queued_max_requests:
+            listener.wait_for_turn(self)
         self._blocked = True
         self._stop_reading()
         return False
 
-    def _may_start(self) -> bool:
-        listener = self._listener
-        if listener.handling >= listener.config.queued_max_requests:
-            listener.wait_for_turn(self)
-            return False
-        return not (
-            len(self._pipeline) >= listener.config.max_in_flight
-            or self._output.pending >= listener.config.max_output_bytes
-            or self._muted is not None
-            or self._stopping
-        )
-
-    def _start(self, frame: memoryview, taken: int, received: float) -> None:
+    def _start(self, frame: memoryview, taken: int, received: float, started: float) -> None:
         try:
-            header = parse_request_header(frame)
+            api_key, version, correlation_id, client_id, body = parse_request_header(frame)
         except MalformedRequest:
             self._listener.memory.give_back(taken)
             raise
-        context = Context(
-            self, header.api_key, header.version, header.correlation_id, header.client_id, received, len(frame)
-        )
-        context.started = time.monotonic()
+        context = Context(self, api_key, version, correlation_id, client_id, received, started, len(frame))
         try:
-            answer = self.api.dispatch(context, frame[header.body :], borrowed=not taken)
+            answer = self.api.dispatch(context, frame[body:], borrowed=not taken)
         except CloseConnection:
             self._listener.memory.give_back(taken)
             raise
@@ -178,11 +176,12 @@ class Connection:
                 self._pipeline.append(context)
         elif answer is None or isinstance(answer, _ANSWERS):
             context.done = True
-            context.body = self.api.finish(context, answer)
+            finished = self.api.finish(context, answer)
             if self._pipeline:
+                context.body = finished
                 self._pipeline.append(context)
             else:
-                self._send(context)
+                self._send(context, finished)
         else:
             self._pipeline.append(context)
             context.taken = taken
@@ -249,42 +248,49 @@ class Connection:
 
     def _settle(self, context: Context, body: Body) -> None:
         context.done = True
-        context.body = body
         pipeline = self._pipeline
         if not pipeline:
             # Completed inside the handler's own call, before it returned LATER.
-            self._send(context)
+            self._send(context, body)
         elif pipeline[0] is context:
+            pipeline.popleft()
+            self._send(context, body)
             while pipeline and pipeline[0].done:
-                self._send(pipeline.popleft())
+                following = pipeline.popleft()
+                body, following.body = following.body, None
+                self._send(following, body)
             if pipeline:
                 pipeline[0].take_turn()
-        elif context not in pipeline:
-            pipeline.append(context)
+        else:
+            context.body = body
+            if context not in pipeline:
+                pipeline.append(context)
         if not self._in_event:
             self._listener.flush_soon(self)
 
-    def _send(self, context: Context) -> None:
-        body = context.body
-        context.body = None
-        size = 0
-        if body is not None:
-            size = self._queue(context, body)
+    def _send(self, context: Context, body: Body) -> None:
+        received = context.received
+        size = 0 if body is None else self._queue(context, body)
         self.metrics.answered(
-            context.api_key,
-            context.started - context.received,
-            time.monotonic() - context.received,
-            context.request_bytes,
-            size,
+            context.api_key, context.started - received, time.monotonic() - received, context.request_bytes, size
         )
 
     def _queue(self, context: Context, body: bytes | bytearray | list[Any]) -> int:
         put = self._output.put
+        api_key = context.api_key
+        flexible = context.version >= FIRST_FLEXIBLE.get(api_key, 0) and api_key != API_VERSIONS
+        if type(body) is bytearray and (size := len(body)) < JOIN_BELOW:
+            # As below, for what is small and in one piece: most answers.
+            if flexible:
+                put(_FLEXIBLE_HEADER.pack(size + 5, context.correlation_id, 0) + body, size + 9)
+                return size + 9
+            put(_HEADER.pack(size + 4, context.correlation_id) + body, size + 8)
+            return size + 8
         parts = body if isinstance(body, list) else [body]
         size = 4
         for part in parts:
             size += len(part) if isinstance(part, MEMORY) else part.length
-        if context.version >= FIRST_FLEXIBLE.get(context.api_key, 0) and context.api_key != API_VERSIONS:
+        if flexible:
             size += 1
             header = _FLEXIBLE_HEADER.pack(size, context.correlation_id, 0)
         else:

@@ -186,18 +186,21 @@ class FrameReader:
         """Take what the socket has; False at the end of the stream."""
         if self._frame is not None:
             return self._receive_frame()
+        target = scratch = self._scratch
         kept = self._end - self._position
         if kept:
-            self._scratch[:kept] = self._view[self._position : self._end]
-        self._view = self._scratch
+            scratch[:kept] = self._view[self._position : self._end]
+            target = scratch[kept:]
+        self._view = scratch
         self._position, self._end = 0, kept
-        target = self._scratch[kept:FIRST_READ] if self._last_size > LARGE_FRAME else self._scratch[kept:]
+        if self._last_size > LARGE_FRAME:
+            target = scratch[kept:FIRST_READ]
         try:
             count = self._recv_into(target)
         except (BlockingIOError, InterruptedError):
             self.more = False
             return True
-        self._end += count
+        self._end = kept + count
         self.bytes_in += count
         self.more = count == len(target)
         self.drained = False

@@ -13,7 +13,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from headrace.wire import primitives as p
@@ -29,7 +30,7 @@ from headrace.wire.topics import (
 )
 
 LOWEST, HIGHEST = 3, 13
-FLEXIBLE, LEADERS, TOPIC_IDS = 9, 10, 13
+RECORD_ERRORS, FLEXIBLE, LEADERS, TOPIC_IDS = 8, 9, 10, 13
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
 _INDEX_SIZE = struct.Struct(">ii")
@@ -37,10 +38,19 @@ _INDEX_BYTE = struct.Struct(">iB")
 _RESULT = struct.Struct(">ihqq")
 _RESULT_START = struct.Struct(">ihqqq")
 _ACCEPTED = struct.Struct(">ihqqqHB")
-"""One partition's result without an error: no record errors, no message, no tags."""
+"""One partition's result without an error, in a flexible version: no record errors, no message, no tags."""
+_ACCEPTED_V8 = struct.Struct(">ihqqqih")
+"""The same in the last version that is not."""
 _END = bytes(6)
 """The end of a response after its only topic: the topic's tags, no throttling, no tags."""
+_NO_THROTTLING = bytes(4)
+_LONGEST_HEAD = 300
+"""A topic's name has at most 249 bytes, and what is longer is not kept."""
+_MANY = 0x7F
+"""From so many partitions on, their number takes more than a byte in the flexible versions."""
 _NO_LEADER = (-1, -1)
+Outcome: TypeAlias = tuple[str | UUID, int, object | None, int, int, int]
+"""What came of one partition: topic, index, error, base offset, log append time, log start offset."""
 _new_tuple = tuple.__new__
 
 
@@ -87,8 +97,54 @@ class PartitionResult:
     """Leader id and epoch, for NOT_LEADER_OR_FOLLOWER."""
 
 
+class _Head(NamedTuple):
+    """What comes before the first partition, in a request for one topic and without a transaction."""
+
+    acks: int
+    timeout_ms: int
+    topic: str | UUID
+    only_topic: bytes
+    partitions: int
+
+
 def parse_request(version: int, body: memoryview) -> ProduceRequest:
     """The request in `body`; what is wrong with it is a `MalformedRequest`."""
+    flexible = version >= FLEXIBLE
+    try:
+        # Where the head ends if it is a usual one. A producer says the same one again and again.
+        position = 25 if version >= TOPIC_IDS else 9 + body[8] if flexible else 18 + (body[12] << 8 | body[13])
+        head = _usual_head(version, bytes(body[:position])) if position <= _LONGEST_HEAD else None
+        if head is not None:
+            acks, timeout_ms, topic, only_topic, count = head
+            partitions: list[PartitionRecords] = []
+            read = _flexible_partitions if flexible else _legacy_partitions
+            position = read(body, position, topic, count, partitions)
+            if flexible:
+                p.skip_tags(body, p.skip_tags(body, position))
+            return ProduceRequest(None, acks, timeout_ms, partitions, only_topic)
+    except (MalformedRequest, struct.error, IndexError):
+        pass  # what is wrong is said below
+    return _parse_any(version, body)
+
+
+@lru_cache(maxsize=4096)
+def _usual_head(version: int, data: bytes) -> _Head | None:
+    """The head that `data` is, to its last byte; None if it is none."""
+    flexible, head = version >= FLEXIBLE, memoryview(data)
+    try:
+        transactional_id, position = p.read_nullable_string(head, 0, flexible)
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(head, position)
+        topics, begin = p.read_array_length(head, position + 6, flexible)
+        topic, end = read_topic(head, begin, flexible, version >= TOPIC_IDS)
+        count, position = (head[end] - 1, end + 1) if flexible else (_INDEX.unpack_from(head, end)[0], end + 4)
+    except (MalformedRequest, struct.error, IndexError):
+        return None
+    if transactional_id is not None or topics != 1 or position != len(data) or not 0 <= count < _MANY:
+        return None
+    return _Head(acks, timeout_ms, topic, data[begin:end], count)
+
+
+def _parse_any(version: int, body: memoryview) -> ProduceRequest:
     flexible = version >= FLEXIBLE
     transactional_id, position = p.read_nullable_string(body, 0, flexible)
     only_topic = b""
@@ -128,7 +184,7 @@ def _legacy_partitions(
         end = position + size
         if end > len(body):
             raise MalformedRequest(f"records of {size} bytes with {len(body) - position} left")
-        out.append(PartitionRecords(topic, index, body[position:end]))
+        out.append(_new_tuple(PartitionRecords, (topic, index, body[position:end])))
         position = end
     return position
 
@@ -177,16 +233,28 @@ def write_response(
     return out
 
 
-def write_accepted(only_topic: bytes, results: Sequence[tuple[int, int, int, int]]) -> bytearray:
-    """The usual response, in a flexible version: `write_response` of partitions of one topic without an error.
+def write_accepted(version: int, only_topic: bytes, results: Sequence[Outcome]) -> bytearray | None:
+    """The usual response, from v8 on: `write_response` of partitions of one topic, if none of them has an error.
 
-    A result is partition, base offset, log append time and log start offset; the topic comes as it was read.
+    The topic comes as it was read.
     """
+    if version < FLEXIBLE:
+        out = bytearray(b"\0\0\0\x01")
+        out += only_topic
+        out += _INDEX.pack(len(results))
+        for _, partition, error, base_offset, append_time, log_start in results:
+            if error is not None:
+                return None
+            out += _ACCEPTED_V8.pack(partition, 0, base_offset, append_time, log_start, 0, -1)
+        out += _NO_THROTTLING
+        return out
     out = bytearray(b"\x02")
     out += only_topic
     p.write_uvarint(out, len(results) + 1)
-    for partition, base_offset, log_append_time_ms, log_start_offset in results:
-        out += _ACCEPTED.pack(partition, 0, base_offset, log_append_time_ms, log_start_offset, 0x0100, 0)
+    for _, partition, error, base_offset, append_time, log_start in results:
+        if error is not None:
+            return None
+        out += _ACCEPTED.pack(partition, 0, base_offset, append_time, log_start, 0x0100, 0)
     out += _END
     return out
 
@@ -197,7 +265,7 @@ def _write_result(out: bytearray, version: int, result: PartitionResult) -> None
         out += _RESULT.pack(*head)
         return
     out += _RESULT_START.pack(*head, result.log_start_offset)
-    if version < 8:
+    if version < RECORD_ERRORS:
         return
     flexible = version >= FLEXIBLE
     p.write_length(out, len(result.record_errors), flexible)

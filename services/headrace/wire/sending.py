@@ -150,6 +150,19 @@ class Output:
         if self._writing or self._ahead:
             return False
         queue = self._queue
+        if len(queue) == 1 and type(queue[0]) is bytes:
+            # As below, for one small answer, which is what there usually is and is usually sent as a whole.
+            try:
+                sent = self._send(queue[0])
+            except (BlockingIOError, InterruptedError):
+                self._wait_writable()
+                return False
+            self.pending -= sent
+            self.bytes_out += sent
+            if not self.pending:
+                queue.clear()
+                return True
+            queue[0] = memoryview(queue[0])[sent:]
         turn = TURN_BYTES
         while queue:
             try:

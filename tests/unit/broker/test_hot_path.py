@@ -6,12 +6,17 @@ that is worth it, and say what.
 
 from __future__ import annotations
 
+import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.hot_path import Calls, HotPath, counted, fetch_frame, produce_frame
+from bench.peers.throughput import produce_frame as many_connections_frame
+from tests.unit.broker.hot_path import TOPIC, Calls, HotPath, counted, fetch_frame, produce_frame
+
+from headrace.records.record import Record, build
 
 WARM_UP = 3
 
@@ -62,7 +67,15 @@ def fetched(path: HotPath, partitions: int) -> Calls:
 
 
 def test_a_produce_request(path: HotPath) -> None:
-    within(produced(path, 1, 16384), python=60, c=76)
+    within(produced(path, 1, 16384), python=49, c=63)
+
+
+def test_a_produce_request_of_an_old_client(path: HotPath) -> None:
+    batch = bytes(build([Record(0, int(time.time() * 1000), None, bytes(1024))]))
+    frame = many_connections_frame(TOPIC, batch, 0)
+    for _ in range(WARM_UP):
+        path.ask(frame)
+    within(calls(path, frame), python=42, c=60)
 
 
 def test_each_further_partition_of_a_produce_request(path: HotPath) -> None:
@@ -93,8 +106,20 @@ def test_requests_that_come_together_are_read_and_answered_together(path: HotPat
     assert five.python.total() < 5 * one.python.total() - 40, five
 
 
+def test_all_connections_that_have_something_are_read_before_any_is_answered(path: HotPath) -> None:
+    """A client that its answer wakes finds more of them: otherwise both sides pay for a wake-up with each request."""
+    frame = produce_frame(1, 1024)
+    path.send(frame)
+    for callback in list(path.loop.readers.values()):
+        callback()
+    with pytest.raises(BlockingIOError):
+        path.client.recv(1, socket.MSG_DONTWAIT)
+    path.loop.turn()
+    assert path.answer()
+
+
 def test_a_fetch_request(path: HotPath) -> None:
-    within(fetched(path, 1), python=108, c=117)
+    within(fetched(path, 1), python=111, c=119)
 
 
 def test_each_further_partition_of_a_fetch_request(path: HotPath) -> None:

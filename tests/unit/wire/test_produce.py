@@ -160,6 +160,27 @@ def test_damaged_requests_give_a_named_error_only(version, data) -> None:
         return
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_usual_request_is_read_as_any_other(version, data) -> None:
+    """Whole, cut off or damaged: the short way says what the long one does."""
+    partitions = data.draw(st.lists(st.tuples(INT32, st.none() | st.binary(max_size=20)), max_size=3))
+    body = bytearray(kio_request(version, None, 1, 5, [(data.draw(st.sampled_from(["t", "topic"])), _ID, partitions)]))
+    del body[data.draw(st.integers(len(body) // 2, len(body) + len(body) // 2)) :]
+    for position, value in data.draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 255)), max_size=1)):
+        if position < len(body):
+            body[position] = value
+    assert _read(produce.parse_request, version, body) == _read(produce._parse_any, version, body)
+
+
+def _read(parse, version, body):
+    try:
+        return parse(version, memoryview(body))
+    except MalformedRequest as error:
+        return str(error)
+
+
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
 def test_garbage_gives_a_named_error_only(version, body) -> None:
     try:
@@ -179,14 +200,14 @@ def test_too_many_partitions_are_refused() -> None:
         produce.parse_request(9, memoryview(body))
 
 
-@pytest.mark.parametrize("version", range(produce.FLEXIBLE, produce.HIGHEST + 1))
+@pytest.mark.parametrize("version", range(produce.RECORD_ERRORS, produce.HIGHEST + 1))
 def test_the_usual_response_is_the_general_one(version: int) -> None:
     topic = UUID(int=9) if version >= produce.TOPIC_IDS else "orders"
-    results = [(7, 123456789012, -1, 42), (8, 0, 1_700_000_000_000, 0)]
-    general = [produce.PartitionResult(topic, partition, 0, *offsets) for partition, *offsets in results]
+    results = [(topic, 7, None, 123456789012, -1, 42), (topic, 8, None, 0, 1_700_000_000_000, 0)]
+    general = [produce.PartitionResult(topic, partition, 0, *offsets) for _, partition, _, *offsets in results]
     written = bytearray()
-    write_topic(written, topic, True, version >= produce.TOPIC_IDS)
+    write_topic(written, topic, version >= produce.FLEXIBLE, version >= produce.TOPIC_IDS)
     for count in (1, 2):
-        assert produce.write_accepted(bytes(written), results[:count]) == produce.write_response(
+        assert produce.write_accepted(version, bytes(written), results[:count]) == produce.write_response(
             version, general[:count]
         )

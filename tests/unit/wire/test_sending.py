@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import Range, frame, read_frame, until
@@ -138,3 +139,25 @@ async def test_a_reader_that_leaves_lets_go_of_its_files(live, log_file) -> None
     await until(lambda: any(each._output.pending for each in one.listener.connections))
     client.close()
     await until(lambda: part.released == 1)
+
+
+def test_a_small_answer_that_is_sent_in_pieces() -> None:
+    """The socket takes three bytes, then nothing for a while, then the rest."""
+    took: list[bytes] = []
+    loop = Mock()
+
+    def send(part: bytes) -> int:
+        if len(took) == 1 and not loop.add_writer.called:
+            raise BlockingIOError
+        took.append(bytes(part[:3] if not took else part))
+        return len(took[-1])
+
+    sock = Mock(send=send, fileno=lambda: 7)
+    drained = Mock()
+    output = sending.Output(sock, loop, None, drained, Mock())
+    output.put(b"an answer", 9)
+    assert not output.flush()
+    assert (output.pending, output.bytes_out) == (6, 3)
+    loop.add_writer.call_args[0][1]()
+    assert b"".join(took) == b"an answer"
+    assert (output.pending, output.bytes_out, drained.call_count) == (0, 9, 1)

@@ -14,7 +14,7 @@ from headrace.broker.requests import Produced
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire.api import LATER, Context, handles
 from headrace.wire.produce import (
-    FLEXIBLE,
+    RECORD_ERRORS,
     PartitionResult,
     ProduceRequest,
     parse_request,
@@ -38,7 +38,7 @@ def produce(broker: Broker, context: Context, body: memoryview) -> object:
         return _answer(broker, context, request, [Produced(t, i, refusal) for t, i, _ in request.partitions])
 
     def reply(results: list[Produced]) -> None:
-        context.complete(_answer(broker, context, request, results))
+        context.connection.complete(context, _answer(broker, context, request, results))
 
     broker.replicas.produce(request.partitions, request.acks, request.timeout_ms, reply)
     request.partitions = []  # who waits for acknowledgements does not keep the frame
@@ -62,14 +62,10 @@ def _refusal(broker: Broker, context: Context, request: ProduceRequest) -> Kafka
 def _answer(broker: Broker, context: Context, request: ProduceRequest, results: list[Produced]) -> bytearray | None:
     if request.acks == 0:
         return None
-    if request.only_topic and context.version >= FLEXIBLE:
-        accepted = [
-            (index, base_offset, append_time, log_start)
-            for _, index, error, base_offset, append_time, log_start in results
-            if error is None
-        ]
-        if len(accepted) == len(results):
-            return write_accepted(request.only_topic, accepted)
+    if request.only_topic and context.version >= RECORD_ERRORS:
+        accepted = write_accepted(context.version, request.only_topic, results)
+        if accepted is not None:
+            return accepted
     hints = LeaderHints(broker, context.connection.listener_name)
     written = [
         PartitionResult(topic, partition, 0, base_offset, append_time, log_start)
