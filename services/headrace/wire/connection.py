@@ -3,8 +3,8 @@
 Up to `max_in_flight` requests of a connection are handled at a time; a handler that answers at once never leaves the
 readiness callback, and the answers of one read go out in one send, after all other connections that had something to
 read were read: clients that wait for each answer are then woken once for many of them. Reading stops, so that the
-client is pushed back, while as many requests wait, while the client does not take its answers, while the process handles
-all the requests it may, and while frames take all the memory they may.
+client is pushed back, while as many requests wait, while the client does not take its answers, while the process
+handles all the requests it may, and while frames take all the memory they may.
 
 `api` is the table a request is dispatched with: a SASL stage is a connection that starts with a table of the few APIs
 allowed before authentication and gets the whole one afterwards, along with its `principal`. A TLS stage gives another
