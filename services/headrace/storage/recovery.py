@@ -296,6 +296,7 @@ class _Loader:
                     self._set_aside(number + 1)
                     break
                 segment.seal()
+                self.unsynced.append(segment)
         self.snapshots.remove_after(end)
         return state, end
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
 
@@ -9,7 +11,7 @@ from headrace.records.batch import batches
 from headrace.storage.config import LogConfig
 from headrace.storage.log import Log
 from headrace.storage.memory_files import MemoryFiles
-from headrace.storage.recovery import Known
+from headrace.storage.recovery import Known, open_log
 from headrace.storage.segment import file_name
 
 CONFIG = {"segment_bytes": 400, "index_interval_bytes": 100}
@@ -226,3 +228,20 @@ def test_a_cut_that_the_disk_forgot_does_not_bring_back_what_was_cut_off() -> No
     again = make_log(files, Known(recovery_point=4))
     assert offsets(again) == [0, 1, 2, 3, 4]
     assert [each.leader_epoch for each in content(again)] == [0] * 5
+
+
+def test_an_index_that_recovery_made_anew_is_durable_after_the_next_stop() -> None:
+    """Also that of a segment which ends at the recovery point: its records were durable, its new index is not."""
+    log = make_log()
+    fill(log, 1)
+    log.roll()
+    log.close()
+    files = log.files
+    assert isinstance(files, MemoryFiles)
+    open_log(files, FOLDER, log.config, Known(recovery_point=1))
+    files.crash(Random(0))
+    open_log(files, FOLDER, log.config, Known(recovery_point=1)).close()
+    files.crash()
+    files.reads.clear()
+    open_log(files, FOLDER, log.config, Known(recovery_point=1, clean=True))
+    assert not [path for path, _, _ in files.reads if path.endswith(".log")]
