@@ -1,9 +1,9 @@
 """What a broker does beside serving: flush, checkpoint, retain, clean, forget.
 
 Everything that touches a log's state runs on the loop, in small steps; what waits for a disk (fdatasync, compaction)
-runs on one worker thread. Sealed segments are synced soon, so recovery after a crash reads the active one alone. What
-that one has not on disk is the kernel's to write back, unless flush settings ask for more: a sync takes locks of the
-file and commits the journal, and appends wait for both.
+or frees its space runs on one worker thread. Sealed segments are synced soon, so recovery after a crash reads the
+active one alone. What that one has not on disk is the kernel's to write back, unless flush settings ask for more: a
+sync takes locks of the file and commits the journal, and appends wait for both.
 """
 
 from __future__ import annotations
@@ -123,12 +123,22 @@ class Housekeeping:
         self._flushed = {each: seen for each, seen in self._flushed.items() if each in live}
 
     async def remove_files(self) -> None:
-        now_ms = self._clock.time_ms()
-        more = True
-        while more:
-            more = self._log_dirs.remove_deleted(now_ms, most=BREATH)
-            await asyncio.sleep(0)
-        await self._each(lambda p: p.log.remove_deleted(now_ms))
+        """Off the loop: the kernel takes a tenth of a second to free a GiB, and nobody would be served meanwhile."""
+        now_ms, loop = self._clock.time_ms(), asyncio.get_running_loop()
+        for log_dir, remove in self._log_dirs.begin_removals(now_ms):
+            if log_dir.online:
+                try:
+                    await loop.run_in_executor(self._worker, remove)
+                except OSError as error:
+                    self._log_dirs.fail(log_dir, error)
+        due: list[tuple[Log, Callable[[], None]]] = []
+        await self._each(lambda p: due.extend((p.log, remove) for remove in p.log.begin_removals(now_ms)))
+        for each, remove in due:
+            if each.failure is None:
+                try:
+                    await loop.run_in_executor(self._worker, remove)
+                except OSError as error:
+                    each.failed(error)
 
     async def checkpoint_high_watermarks(self) -> None:
         """Off the loop: an fsync waits for whatever else the disk is doing."""

@@ -24,13 +24,11 @@ class Deletions:
     def next_due_ms(self) -> int | None:
         return min((due for due, _ in self._waiting), default=None)
 
-    def finish(self, now_ms: int) -> None:
-        """Remove what is due."""
-        due = [segments for due_ms, segments in self._waiting if due_ms <= now_ms]
+    def take_due(self, now_ms: int) -> list[Segment]:
+        """Those whose time has come, to be removed by the caller."""
+        due = [segment for due_ms, segments in self._waiting if due_ms <= now_ms for segment in segments]
         self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
-        for segments in due:
-            for segment in segments:
-                segment.remove()
+        return due
 
     def release(self) -> None:
         """Let go of the files."""

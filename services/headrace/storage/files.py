@@ -7,7 +7,8 @@ not a list: a use sets one flag). A descriptor is let go by dropping the referen
 when the last reference goes; so a `FileRange` on its way through sendfile keeps its own file open, and nobody has to
 pair acquire with release.
 
-Threads: one thread owns a `Files`. Only `File.sync` and `Files.sync_dir` may be called from another one.
+Threads: one thread owns a `Files`. Only `File.sync`, `Files.sync_dir`, and `Files.remove` and `remove_tree` of what
+nobody has open may be called from another one.
 """
 
 from __future__ import annotations

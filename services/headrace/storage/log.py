@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import Batch, batches, check, intact, stamp, stamp_log_append_time
@@ -427,12 +428,11 @@ class Log(Fallible):
         return self.log_start_offset
 
     def retain(self, now_ms: int, high_watermark: int | None = None) -> int:
-        """Rename segments that are past retention to `.deleted`, and remove those renamed `file.delete.delay.ms` ago.
+        """Rename segments that are past retention to `.deleted`.
 
         Returns how many segments were renamed. Call it every `log.retention.check.interval.ms`.
         """
         with Guard(self):
-            self.remove_deleted(now_ms)
             segments, end = list(self.segments), self.log_end_offset
             ends = [segment.base_offset for segment in segments[1:]] + [end]
             # Looked at one by one: the first that stays ends the search, and the others' indexes are not opened.
@@ -464,13 +464,16 @@ class Log(Fallible):
         self._names_changed = True
 
     def next_removal_ms(self) -> int | None:
-        """When `remove_deleted` has something to do next."""
+        """When `begin_removals` has something to do next."""
         return self._deletions.next_due_ms()
 
-    def remove_deleted(self, now_ms: int) -> None:
-        """Second step: remove the files whose `file.delete.delay.ms` is over."""
-        with Guard(self):
-            self._deletions.finish(now_ms)
+    def begin_removals(self, now_ms: int) -> list[Callable[[], None]]:
+        """Second step: what removes the files whose `file.delete.delay.ms` is over, for a worker thread, as the kernel
+        takes a tenth of a second for a large one; say `failed` when that fails."""
+        due = self._deletions.take_due(now_ms)
+        for segment in due:
+            segment.close()
+        return [partial(self.files.remove, part.path) for segment in due for part in segment.parts()]
 
     def replace_segments(self, new: Sequence[Segment], old: Iterable[Segment], now_ms: int) -> None:
         """Put cleaned segments (written with the suffix `.cleaned`) in the place of the ones they were made from.

@@ -411,18 +411,14 @@ class LogDirs:
                 self.files.sync_dir(log_dir.path)
                 self._open(log_dir, key, settled, Known())
 
-    def remove_deleted(self, now_ms: int, most: int | None = None) -> bool:
-        """Remove the folders of deleted partitions whose delay is over, `most` at a time; True when more are due."""
+    def begin_removals(self, now_ms: int) -> list[tuple[LogDir, Callable[[], None]]]:
+        """What removes the folders of deleted partitions whose delay is over, for a worker thread; `fail` what fails.
+
+        What is not removed before a stop is found at the next start.
+        """
         due = [entry for entry in self._doomed if entry[0] <= now_ms]
-        now, later = due[:most], due[len(due[:most]) :]
-        self._doomed = later + [entry for entry in self._doomed if entry[0] > now_ms]
-        for _, log_dir, path in now:
-            if log_dir.online:
-                try:
-                    self.files.remove_tree(path)
-                except OSError as error:
-                    self.fail(log_dir, error)
-        return bool(later)
+        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+        return [(log_dir, partial(self.files.remove_tree, path)) for _, log_dir, path in due]
 
     # -- failure, checkpoints, stop ------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 import asyncio
 import errno
 import random
+import threading
 import uuid
 
+import pytest
 from tests.unit.broker.conftest import Bench, batch
 
 from headrace.broker.housekeeping import Housekeeping, Intervals
@@ -63,3 +65,59 @@ def test_a_sync_that_fails_takes_the_log_dir_offline(bench: Bench) -> None:
     asyncio.run(flush())
     assert not dirs.dirs[0].online
     assert [partition.log.recovery_point for partition in partitions] == [0, 0]
+
+
+class Removals(MemoryFiles):
+    """Which thread removes, and what becomes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[str] = []
+        self.error: OSError | None = None
+
+    def _removing(self) -> None:
+        self.threads.append(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+
+    def remove(self, path: str) -> None:
+        if path.endswith(".deleted"):
+            self._removing()
+        super().remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._removing()
+        super().remove_tree(path)
+
+
+@pytest.mark.parametrize("error", [None, OSError(errno.EIO, "bad sector")])
+@pytest.mark.parametrize("whole", [True, False])
+def test_files_are_removed_off_the_loop(bench: Bench, whole: bool, error: OSError | None) -> None:
+    """Of a whole partition, or of a segment past retention. Where that fails, the dir goes offline."""
+    files, config = Removals(), LogConfig.of({"file.delete.delay.ms": "0", "retention.ms": "1"})
+    dirs = LogDirs(files, ["/a"], node_id=0, cluster_id="c", config_of=lambda _: config, random=random.Random(1))
+    dirs.load()
+    partition = Partition("t", uuid.UUID(int=7), 0, 0, dirs.create("t", 0, uuid.UUID(int=7)), 0)
+    bench.replicas.add(partition)
+    bench.lead(partition)
+    partition.log.append_as_leader(batch(b"x"), 0, 0)
+    if whole:
+        bench.replicas.remove(partition)
+        dirs.delete("t", 0, 0)
+    else:
+        partition.log.roll()
+        assert partition.log.retain(10**12) == 1
+    bench.clock.now += 10**9
+    files.error = error
+
+    async def remove() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        await keeper.remove_files()
+        await keeper.stop()
+
+    asyncio.run(remove())
+    assert files.threads
+    assert all(name.startswith("flush") for name in files.threads)
+    assert dirs.dirs[0].online == (error is None)
+    if error is None:
+        assert not [path for path in files.paths() if "delete" in path]

@@ -8,6 +8,7 @@ from headrace.records.batch import Batch, batches
 from headrace.records.record import Record, build
 from headrace.storage.config import LogConfig
 from headrace.storage.log import Log
+from headrace.storage.log_dirs import LogDirs
 from headrace.storage.memory_files import MemoryFiles
 from headrace.storage.recovery import Known, open_log
 
@@ -52,3 +53,9 @@ def content(log: Log, offset: int | None = None, upto: int | None = None, max_by
 def offsets(log: Log) -> list[int]:
     """Every offset that can be read."""
     return [o for b in content(log) for o in range(max(b.base_offset, log.log_start_offset), b.next_offset)]
+
+
+def remove_deleted(of: Log | LogDirs, now_ms: int) -> None:
+    """What a broker's worker does with what is due."""
+    for removal in of.begin_removals(now_ms):
+        (removal[1] if isinstance(removal, tuple) else removal)()

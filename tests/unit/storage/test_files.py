@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.log_samples import NOW, batch
+from tests.unit.storage.log_samples import NOW, batch, remove_deleted
 
 from headrace.storage.config import LogConfig
 from headrace.storage.files import DIRECTORY, OsFiles
@@ -55,7 +55,7 @@ def test_a_range_is_sent_after_its_file_was_let_go_and_removed(tmp_path: Path) -
     info = log.read(0, 1 << 20, upto=9)
     expected = info.read()
     log.retain(NOW + 10**12)
-    log.remove_deleted(NOW + 10**13)
+    remove_deleted(log, NOW + 10**13)
     assert not list(tmp_path.glob("orders-0/00000000000000000000.log*"))
     ours, theirs = socket.socketpair()
     with ours, theirs:

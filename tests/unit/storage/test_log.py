@@ -6,7 +6,18 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from tests.unit.storage.log_samples import FOLDER, NOW, batch, content, fill, idempotent, make_log, offsets, reopen
+from tests.unit.storage.log_samples import (
+    FOLDER,
+    NOW,
+    batch,
+    content,
+    fill,
+    idempotent,
+    make_log,
+    offsets,
+    remove_deleted,
+    reopen,
+)
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.records.batch import batches, stamp_crc, valid_crc
@@ -306,13 +317,13 @@ def test_retention_by_time_renames_then_removes_and_never_takes_the_last_segment
     assert sum(name.endswith(".log.deleted") for name in names) == 2
     assert log.log_start_offset == log.segments.first.base_offset > 0
     assert log.next_removal_ms() == NOW + 2050
-    log.remove_deleted(NOW + 2049)
+    remove_deleted(log, NOW + 2049)
     assert any(name.endswith(".deleted") for name in log.files.scan(FOLDER))
-    log.remove_deleted(NOW + 2050)
+    remove_deleted(log, NOW + 2050)
     assert not any(name.endswith(".deleted") for name in log.files.scan(FOLDER))
     log.retain(NOW + 100_000)
     assert (log.log_start_offset, log.log_end_offset, len(log.segments), log.size) == (10, 10, 1, 0)
-    log.remove_deleted(NOW + 200_000)
+    remove_deleted(log, NOW + 200_000)
     assert kept.read(), "a range on its way out outlives its file"
     fill(log, 1)
     assert offsets(reopen(log)) == [10]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.unit.storage.log_samples import FOLDER, NOW, batch, fill, make_log, offsets
+from tests.unit.storage.log_samples import FOLDER, NOW, batch, fill, make_log, offsets, remove_deleted
 
 from headrace.records.batch import batches, valid_crc
 from headrace.storage.log import Log
@@ -28,12 +28,12 @@ def append_until_rolled(log: Log) -> None:
 
 def retain(log: Log) -> None:
     log.retain(NOW + 1065)
-    log.remove_deleted(NOW + 2000)
+    remove_deleted(log, NOW + 2000)
 
 
 def retain_everything(log: Log) -> None:
     log.retain(NOW + 100_000)
-    log.remove_deleted(NOW + 200_000)
+    remove_deleted(log, NOW + 200_000)
 
 
 def truncate(log: Log) -> None:
@@ -58,7 +58,7 @@ def swap(log: Log) -> None:
             new.append(segment.read_batch(header))
             new.note(position, header.size, header.last_offset, header.max_timestamp)
     log.replace_segments([new], old, NOW)
-    log.remove_deleted(NOW + 10)
+    remove_deleted(log, NOW + 10)
 
 
 CHANGES = [append_until_rolled, retain, retain_everything, truncate, truncate_fully, close, swap]

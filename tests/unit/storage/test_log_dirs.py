@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.log_samples import NOW, fill, offsets
+from tests.unit.storage.log_samples import NOW, fill, offsets, remove_deleted
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.storage.config import LogConfig
@@ -153,14 +153,14 @@ def test_deletion_renames_the_folder_and_removes_it_later() -> None:
     assert gone.endswith("-delete")
     again = dirs.create("orders", 0)
     assert again.log_end_offset == 0
-    dirs.remove_deleted(NOW + 99)
+    remove_deleted(dirs, NOW + 99)
     assert gone in files.scan("/a")
-    dirs.remove_deleted(NOW + 100)
+    remove_deleted(dirs, NOW + 100)
     assert gone not in files.scan("/a")
     dirs.delete("orders", 0, NOW)
     dirs.close()
     last, _ = open_dirs(files, ("/a",))
-    last.remove_deleted(0)
+    remove_deleted(last, 0)
     assert not [name for name in files.scan("/a") if name.startswith("orders")]
 
 
@@ -275,7 +275,7 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
         assert offsets(log) == list(range(20))
         fill(log, 1)
     again.delete("orders", 3, NOW)
-    again.remove_deleted(NOW + 100)
+    remove_deleted(again, NOW + 100)
     assert not list(tmp_path.glob("*/orders-3*"))
     assert again.files.space(paths[0])[0] > 0
 
