@@ -16,15 +16,23 @@ from headrace.storage.log_dirs import LogDirs
 from headrace.storage.memory_files import MemoryFiles
 
 
-def test_a_sealed_segment_is_synced_and_an_active_one_left_to_the_kernel(bench: Bench) -> None:
-    files = MemoryFiles()
-    config = LogConfig.of({})
+def written(bench: Bench, files: MemoryFiles, count: int = 1, **settings: str) -> tuple[LogDirs, list[Partition]]:
+    """Partitions in one log dir that this broker leads, with a record each."""
+    config = LogConfig.of(settings)
     dirs = LogDirs(files, ["/a"], node_id=0, cluster_id="c", config_of=lambda _: config, random=random.Random(1))
     dirs.load()
-    partition = Partition("t", uuid.UUID(int=7), 0, 0, dirs.create("t", 0, uuid.UUID(int=7)), 0)
-    bench.replicas.add(partition)
-    bench.lead(partition)
-    partition.log.append_as_leader(batch(b"x"), 0, 0)
+    partitions = [
+        Partition("t", uuid.UUID(int=7), n, 0, dirs.create("t", n, uuid.UUID(int=7)), 0) for n in range(count)
+    ]
+    for partition in partitions:
+        bench.replicas.add(partition)
+        bench.lead(partition)
+        partition.log.append_as_leader(batch(b"x"), 0, 0)
+    return dirs, partitions
+
+
+def test_a_sealed_segment_is_synced_and_an_active_one_left_to_the_kernel(bench: Bench) -> None:
+    dirs, [partition] = written(bench, MemoryFiles())
 
     async def flush() -> None:
         keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
@@ -41,14 +49,7 @@ def test_a_sealed_segment_is_synced_and_an_active_one_left_to_the_kernel(bench: 
 def test_a_sync_that_fails_takes_the_log_dir_offline(bench: Bench) -> None:
     """The kernel tells of it once, so a second sync would make what is lost look durable."""
     files = MemoryFiles()
-    config = LogConfig.of({"flush.messages": "1"})
-    dirs = LogDirs(files, ["/a"], node_id=0, cluster_id="c", config_of=lambda _: config, random=random.Random(1))
-    dirs.load()
-    partitions = [Partition("t", uuid.UUID(int=7), n, 0, dirs.create("t", n, uuid.UUID(int=7)), 0) for n in range(2)]
-    for partition in partitions:
-        bench.replicas.add(partition)
-        bench.lead(partition)
-        partition.log.append_as_leader(batch(b"x"), 0, 0)
+    dirs, partitions = written(bench, files, 2, **{"flush.messages": "1"})
 
     def fails(operation: str, path: str) -> None:
         if operation == "sync":
@@ -94,13 +95,8 @@ class Removals(MemoryFiles):
 @pytest.mark.parametrize("whole", [True, False])
 def test_files_are_removed_off_the_loop(bench: Bench, whole: bool, error: OSError | None) -> None:
     """Of a whole partition, or of a segment past retention. Where that fails, the dir goes offline."""
-    files, config = Removals(), LogConfig.of({"file.delete.delay.ms": "0", "retention.ms": "1"})
-    dirs = LogDirs(files, ["/a"], node_id=0, cluster_id="c", config_of=lambda _: config, random=random.Random(1))
-    dirs.load()
-    partition = Partition("t", uuid.UUID(int=7), 0, 0, dirs.create("t", 0, uuid.UUID(int=7)), 0)
-    bench.replicas.add(partition)
-    bench.lead(partition)
-    partition.log.append_as_leader(batch(b"x"), 0, 0)
+    files = Removals()
+    dirs, [partition] = written(bench, files, **{"file.delete.delay.ms": "0", "retention.ms": "1"})
     if whole:
         bench.replicas.remove(partition)
         dirs.delete("t", 0, 0)
