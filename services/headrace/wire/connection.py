@@ -1,10 +1,10 @@
 """One client's connection: read frames, start requests, send the answers in the order of the requests.
 
 Up to `max_in_flight` requests of a connection are handled at a time; a handler that answers at once never leaves the
-readiness callback, and the answers of one read go out in one send, after all other connections that had something to
-read were read: clients that wait for each answer are then woken once for many of them. Reading stops, so that the
-client is pushed back, while as many requests wait, while the client does not take its answers, while the process
-handles all the requests it may, and while frames take all the memory they may.
+readiness callback, and the answers of one read go out in one send, after the other connections that had something to
+read were read (`Listener.flush_soon`): clients that wait for each answer are then woken once for many of them. Reading
+stops, so that the client is pushed back, while as many requests wait, while the client does not take its answers, while
+the process handles all the requests it may, and while frames take all the memory they may.
 
 `api` is the table a request is dispatched with: a SASL stage is a connection that starts with a table of the few APIs
 allowed before authentication and gets the whole one afterwards, along with its `principal`. A TLS stage gives another
@@ -20,6 +20,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import KafkaError
@@ -111,6 +112,8 @@ class Connection:
         try:
             for _ in range(RECEIVES_PER_TURN):
                 if not reader.receive():
+                    if self._output.pending:
+                        self._output.flush()  # who asks and closes its half at once is still answered
                     self.close("closed by the client" if not reader.mid_frame else "closed inside a frame")
                     return
                 if not self._advance(received) or not reader.more:
@@ -123,12 +126,15 @@ class Connection:
             if self._blocked:
                 self._flush()
             elif self._output.pending:
-                self._listener.flush_soon(self)
+                self._listener.flush_soon(self, received)
         except Exception as error:
             self._lost(error)
         finally:
             self._in_event = False
-            self.metrics.busy_seconds += time.monotonic() - received
+            now = time.monotonic()
+            self.metrics.busy_seconds += now - received
+            if now > self._listener.flush_by:
+                self._listener.flush_all()
 
     def _advance(self, received: float) -> bool:
         """Start the requests that are complete; False when reading has to stop for now."""
@@ -266,7 +272,7 @@ class Connection:
             if context not in pipeline:
                 pipeline.append(context)
         if not self._in_event:
-            self._listener.flush_soon(self)
+            self._listener.flush_soon(self, time.monotonic())
 
     def _send(self, context: Context, body: Body) -> None:
         received = context.received
@@ -314,7 +320,7 @@ class Connection:
             return
         try:
             self._flush()
-        except OSError as error:
+        except Exception as error:
             self._lost(error)
 
     def _flush(self) -> None:
@@ -410,6 +416,8 @@ class Connection:
         if isinstance(error, CloseConnection | MalformedRequest):
             self.metrics.connections_dropped += 1
             log.warning("closing the connection of %s: %s", self.peer_name, error)
+            with suppress(OSError):  # what was asked before is answered
+                self._output.flush()
         elif not isinstance(error, OSError):
             log.error("closing the connection of %s after a mistake of our own", self.peer_name, exc_info=error)
         elif not isinstance(error, ConnectionError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,9 @@ from headrace.wire.metrics import WireMetrics
 log = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN = 64
+LONGEST_TURN = 0.005
+"""Seconds that an answer waits for others. uvloop's turn does not end while 1,024 sockets have something to read."""
+
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -96,6 +100,8 @@ class Listener:
         self._accepting = self._stopping = False
         self._waiting: dict[Connection, None] = {}
         self._to_flush: set[Connection] = set()
+        self.flush_by = math.inf
+        """When what is answered has to be sent, whether or not the turn has ended."""
         self._sweep: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
 
@@ -230,13 +236,19 @@ class Listener:
 
     # --- turns -----------------------------------------------------------------------------------------------------
 
-    def flush_soon(self, connection: Connection) -> None:
-        """Flush `connection` at the end of this turn: several late answers of one turn go out in one send."""
+    def flush_soon(self, connection: Connection, since: float) -> None:
+        """Flush `connection` at the end of this turn: several answers of one turn go out in one send.
+
+        Or sooner, see `flush_by`; `since` is about now.
+        """
         if not self._to_flush:
-            self.loop.call_soon(self._flush_all)
+            self.loop.call_soon(self.flush_all)
+            self.flush_by = since + LONGEST_TURN
         self._to_flush.add(connection)
 
-    def _flush_all(self) -> None:
+    def flush_all(self) -> None:
+        """Send what is answered on all connections."""
+        self.flush_by = math.inf
         connections, self._to_flush = self._to_flush, set()
         for connection in connections:
             connection.flush()

@@ -38,6 +38,12 @@ def calls(path: HotPath, *frames: bytes) -> Calls:
     return found
 
 
+def read_all(path: HotPath) -> None:
+    """A turn that does not end."""
+    for callback in list(path.loop.readers.values()):
+        callback()
+
+
 def within(found: Calls, python: int, c: int) -> None:
     assert found.python.total() <= python, found
     assert found.c.total() <= c, found
@@ -110,11 +116,33 @@ def test_all_connections_that_have_something_are_read_before_any_is_answered(pat
     """A client that its answer wakes finds more of them: otherwise both sides pay for a wake-up with each request."""
     frame = produce_frame(1, 1024)
     path.send(frame)
-    for callback in list(path.loop.readers.values()):
-        callback()
+    read_all(path)
     with pytest.raises(BlockingIOError):
         path.client.recv(1, socket.MSG_DONTWAIT)
     path.loop.turn()
+    assert path.answer()
+
+
+def test_an_answer_waits_only_so_long_for_a_turn_to_end(path: HotPath) -> None:
+    """That of uvloop goes on for as long as 1,024 sockets have something to read."""
+    path.send(produce_frame(1, 1024))
+    read_all(path)
+    while time.monotonic() <= path.listener.flush_by:
+        pass
+    read_all(path)
+    assert path.client.recv(1, socket.MSG_DONTWAIT)
+
+
+@pytest.mark.parametrize("last", [None, b"\xff\xff\xff\xff"], ids=["nothing more", "garbage"])
+def test_what_was_asked_before_the_end_of_a_connection_is_answered(path: HotPath, last: bytes | None) -> None:
+    path.send(produce_frame(1, 1024))
+    read_all(path)
+    if last is None:
+        path.client.shutdown(socket.SHUT_WR)
+    else:
+        path.send(last)
+    read_all(path)
+    assert path.connection.closed
     assert path.answer()
 
 
