@@ -75,9 +75,14 @@ class Removals(MemoryFiles):
         super().__init__()
         self.threads: list[str] = []
         self.error: OSError | None = None
+        self.begun = threading.Event()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
 
     def _removing(self) -> None:
         self.threads.append(threading.current_thread().name)
+        self.begun.set()
+        assert self.may_go_on.wait(10)
         if self.error is not None:
             raise self.error
 
@@ -113,7 +118,36 @@ def test_files_are_removed_off_the_loop(bench: Bench, whole: bool, error: OSErro
 
     asyncio.run(remove())
     assert files.threads
-    assert all(name.startswith("flush") for name in files.threads)
+    assert all(name.startswith("remove") for name in files.threads)
     assert dirs.dirs[0].online == (error is None)
     if error is None:
         assert not [path for path in files.paths() if "delete" in path]
+
+
+def test_a_flush_does_not_wait_for_a_removal_and_a_stop_does(bench: Bench) -> None:
+    files = Removals()
+    dirs, [partition, doomed] = written(bench, files, 2, **{"file.delete.delay.ms": "0"})
+    bench.replicas.remove(doomed)
+    dirs.delete("t", 1, 0)
+    bench.clock.now += 10**9
+    partition.log.roll()
+    files.may_go_on.clear()
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        removal = asyncio.create_task(keeper.remove_files())
+        try:
+            assert await asyncio.to_thread(files.begun.wait, 10)
+            await asyncio.wait_for(keeper.flush_due(), 10)
+            assert partition.log.recovery_point == 1
+            assert not removal.done()
+            removal.cancel()  # as `stop` does
+            stopping = asyncio.create_task(keeper.stop())
+            await asyncio.to_thread(lambda: None)
+            assert not stopping.done()
+        finally:
+            files.may_go_on.set()
+        await stopping
+
+    asyncio.run(flush())
+    assert not [path for path in files.paths() if "delete" in path]
