@@ -151,3 +151,25 @@ def test_a_flush_does_not_wait_for_a_removal_and_a_stop_does(bench: Bench) -> No
 
     asyncio.run(flush())
     assert not [path for path in files.paths() if "delete" in path]
+
+
+def test_a_partition_that_is_deleted_during_its_flush_takes_no_log_dir_offline(bench: Bench) -> None:
+    files = MemoryFiles()
+    dirs, [partition] = written(bench, files)
+    partition.log.roll()
+
+    def delete(operation: str, path: str) -> None:
+        if operation == "sync":
+            files.before = None
+            bench.replicas.remove(partition)
+            dirs.delete("t", 0, 0)
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        files.before = delete
+        await keeper.flush_due()
+        await keeper.stop()
+
+    asyncio.run(flush())
+    assert dirs.get("t", 0) is None
+    assert dirs.dirs[0].online
