@@ -113,12 +113,16 @@ class Housekeeping:
             self._flushed[each] = self._clock.monotonic()
 
     def _is_due(self, each: Log, now: float) -> bool:
+        if each.failure is not None:
+            return False
+        if each.sealed_unsynced:
+            return True  # also below the recovery point: recovery seals what was active
         unflushed = each.log_end_offset - each.recovery_point
-        if unflushed <= 0 or each.failure is not None:
+        if unflushed <= 0:
             return False
         at = self._flushed.setdefault(each, now)
         config = each.config
-        return unflushed >= config.flush_messages or (now - at) * 1000 >= config.flush_ms or each.sealed_unsynced
+        return unflushed >= config.flush_messages or (now - at) * 1000 >= config.flush_ms
 
     async def retain(self) -> None:
         now_ms = self._clock.time_ms()

@@ -173,3 +173,18 @@ def test_a_partition_that_is_deleted_during_its_flush_takes_no_log_dir_offline(b
     asyncio.run(flush())
     assert dirs.get("t", 0) is None
     assert dirs.dirs[0].online
+
+
+def test_what_recovery_sealed_is_synced_without_an_append(bench: Bench) -> None:
+    """It may lie below the recovery point whole, and its index be nowhere but in memory."""
+    dirs, [partition] = written(bench, MemoryFiles())
+    partition.log.flush()
+    partition.log.sync_with_next_flush([partition.log.segments.active])
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        await keeper.flush_due()
+        await keeper.stop()
+
+    asyncio.run(flush())
+    assert not partition.log.sealed_unsynced
