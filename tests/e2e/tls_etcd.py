@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+from tests.certificates import certificates
 from tests.e2e.headrace import VERSION
 from tests.e2e.kubectl import Object
 
 CLIENT_SECRET = "etcd-client"
-
-
-def openssl(directory: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
-
-
-def certificates(directory: Path, host: str) -> None:
-    """ca.crt, and server and client certificates that it signed."""
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    openssl(directory, "req", "-x509", *key, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
-    for name, usage in (("server", f"subjectAltName=DNS:{host}"), ("client", "extendedKeyUsage=clientAuth")):
-        signed = ("-CA", "ca.crt", "-CAkey", "ca.key", "-addext", usage)
-        openssl(
-            directory, "req", "-x509", *key, *signed, "-subj", f"/CN={name}",
-            "-keyout", f"{name}.key", "-out", f"{name}.crt",
-        )  # fmt: skip
 
 
 def secret(name: str, directory: Path, whose: str) -> Object:

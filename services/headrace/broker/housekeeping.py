@@ -1,9 +1,10 @@
 """What a broker does beside serving: flush, checkpoint, retain, clean, forget.
 
-Everything that touches a log's state runs on the loop, in small steps; what waits for a disk (fdatasync, compaction)
-or frees its space runs on one worker thread. Sealed segments are synced soon, so recovery after a crash reads the
-active one alone. What that one has not on disk is the kernel's to write back, unless flush settings ask for more: a
-sync takes locks of the file and commits the journal, and appends wait for both.
+Everything that touches a log's state runs on the loop, in small steps; what waits for a disk (fdatasync) runs on one
+worker thread, and what frees its space on another: the kernel takes seconds for a large partition, which no flush may
+wait for. Sealed segments are synced soon, so recovery after a crash reads the active one alone. What that one has not
+on disk is the kernel's to write back, unless flush settings ask for more: a sync takes locks of the file and commits
+the journal, and appends wait for both.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Housekeeping:
         self._clock = clock
         self._intervals = intervals
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._remover = ThreadPoolExecutor(1, thread_name_prefix="remove")
         self._flushed: dict[Log, float] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -68,7 +70,9 @@ class Housekeeping:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._worker.shutdown(wait=True)
+        # What runs is waited for, as the dirs' locks are let go after this; off the loop, which keeps the lease.
+        for worker in (self._worker, self._remover):
+            await asyncio.to_thread(worker.shutdown)
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -109,12 +113,16 @@ class Housekeeping:
             self._flushed[each] = self._clock.monotonic()
 
     def _is_due(self, each: Log, now: float) -> bool:
+        if each.failure is not None:
+            return False
+        if each.sealed_unsynced:
+            return True  # also below the recovery point: recovery seals what was active
         unflushed = each.log_end_offset - each.recovery_point
-        if unflushed <= 0 or each.failure is not None:
+        if unflushed <= 0:
             return False
         at = self._flushed.setdefault(each, now)
         config = each.config
-        return unflushed >= config.flush_messages or (now - at) * 1000 >= config.flush_ms or each.sealed_unsynced
+        return unflushed >= config.flush_messages or (now - at) * 1000 >= config.flush_ms
 
     async def retain(self) -> None:
         now_ms = self._clock.time_ms()
@@ -128,7 +136,7 @@ class Housekeeping:
         for log_dir, remove in self._log_dirs.begin_removals(now_ms):
             if log_dir.online:
                 try:
-                    await loop.run_in_executor(self._worker, remove)
+                    await loop.run_in_executor(self._remover, remove)
                 except OSError as error:
                     self._log_dirs.fail(log_dir, error)
         due: list[tuple[Log, Callable[[], None]]] = []
@@ -136,7 +144,7 @@ class Housekeeping:
         for each, remove in due:
             if each.failure is None:
                 try:
-                    await loop.run_in_executor(self._worker, remove)
+                    await loop.run_in_executor(self._remover, remove)
                 except OSError as error:
                     each.failed(error)
 

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import grpc
-
 from headrace.cluster.configs import Settings, load
 from headrace.errors import KafkaError
 from headrace.registry.etcd import EtcdRegistry
+from headrace.registry.etcd_endpoint import Certificates
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 GC_OBJECTS = 50_000
@@ -148,7 +147,7 @@ async def _registry(settings: Settings) -> AsyncIterator[EtcdRegistry]:
     registry = EtcdRegistry(
         settings["etcd.endpoints"],
         request_timeout=settings["etcd.request.timeout.ms"] / 1000,
-        credentials=_etcd_credentials(settings),
+        certificates=_etcd_certificates(settings),
     )
     try:
         yield registry
@@ -156,13 +155,11 @@ async def _registry(settings: Settings) -> AsyncIterator[EtcdRegistry]:
         await registry.close()
 
 
-def _etcd_credentials(settings: Settings) -> grpc.ChannelCredentials | None:
+def _etcd_certificates(settings: Settings) -> Certificates | None:
     if not settings["etcd.ssl.ca.file"]:
         return None
-    found = {name: Path(settings[f"etcd.ssl.{name}.file"] or "") for name in ("ca", "certificate", "key")}
     # A secret without a client certificate has no such files.
-    own = [path.read_bytes() if path.is_file() else None for path in (found["key"], found["certificate"])]
-    return grpc.ssl_channel_credentials(found["ca"].read_bytes(), *own)
+    return Certificates(*(Path(settings[f"etcd.ssl.{name}.file"] or "") for name in ("ca", "certificate", "key")))
 
 
 def _at(host: str, port: int) -> str:

@@ -31,7 +31,14 @@ from headrace.registry.api import (
     TxnResult,
     check_txn,
 )
-from headrace.registry.etcd_endpoint import REQUIRE_LEADER, Compacted, Endpoint, cancelled_by_channel, prefix_range
+from headrace.registry.etcd_endpoint import (
+    REQUIRE_LEADER,
+    Certificates,
+    Compacted,
+    Endpoint,
+    cancelled_by_channel,
+    prefix_range,
+)
 from headrace.registry.etcd_protos import etcdrpc
 from headrace.registry.etcd_watch import EtcdWatch
 from headrace.registry.session import LeaseSession
@@ -55,7 +62,7 @@ class EtcdRegistry:
         request_timeout: float = 5.0,
         watch_idle: float = 5.0,
         max_txn_ops: int = 128,
-        credentials: grpc.ChannelCredentials | None = None,
+        certificates: Certificates | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not endpoints:
@@ -64,7 +71,7 @@ class EtcdRegistry:
         self.request_timeout = request_timeout
         self.watch_idle = watch_idle
         self._max_txn_ops = max_txn_ops
-        self._endpoints = [Endpoint(_address(endpoint), credentials) for endpoint in endpoints]
+        self._endpoints = [Endpoint(_address(endpoint), certificates) for endpoint in endpoints]
         self._current = 0
         self._closed = False
         self._retiring: set[asyncio.Task[None]] = set()
@@ -172,12 +179,13 @@ class EtcdRegistry:
     def leave(self, endpoint: Endpoint, hangs: bool = False) -> None:
         """Uses the next endpoint from now on, unless somebody has moved on from this one already.
 
-        When it `hangs` its connection is given up too: gRPC alone would wait for its own pings to time out.
+        When it `hangs` its connection is given up too: gRPC alone would wait for its own pings to time out. So it is
+        when its certificates were replaced: what failed may have failed for the old ones, and would ever again.
         """
         if endpoint not in self._endpoints:
             return
         index = self._endpoints.index(endpoint)
-        if hangs and not self._closed:
+        if not self._closed and (hangs or endpoint.outdated()):
             self._endpoints[index] = endpoint.again()
             task = asyncio.create_task(endpoint.close(self.request_timeout), name=f"retire {endpoint.address}")
             self._retiring.add(task)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 
 from headrace.registry.etcd_protos import etcdrpc
+
+logger = logging.getLogger(__name__)
 
 # A member that has lost its quorum answers at once instead of hanging, and ends its streams.
 REQUIRE_LEADER = (("hasleader", "true"),)
@@ -32,16 +36,56 @@ class Compacted(Exception):
     """The history that was asked for is gone."""
 
 
-class Endpoint:
-    """A channel to one etcd member, and the stubs on it. One that hangs is replaced, not repaired."""
+class Pems(NamedTuple):
+    """What a connection is secured with, as gRPC takes it: whom to trust, and a client's own key and certificate."""
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+    roots: bytes
+    key: bytes | None = None
+    certificate: bytes | None = None
+
+
+class Certificates:
+    """The TLS files of a client. Whoever renews certificates replaces them while the process runs."""
+
+    def __init__(self, ca: Path, certificate: Path, key: Path) -> None:
+        """Raises OSError when `ca` cannot be read; the two others are a client's own, and need not be there."""
+        self._ca, self._own = ca, (key, certificate)
+        self._pems = self._read()
+
+    def now(self) -> Pems:
+        """What the files hold; what they held before while they cannot be read, as in the middle of a change."""
+        try:
+            found = self._read()
+        except OSError as error:
+            logger.warning("etcd's certificates cannot be read, the ones from before are used: %s", error)
+            return self._pems
+        if found != self._pems:
+            logger.info("etcd's certificates were replaced: what connects from now on uses the new ones")
+            self._pems = found
+        return found
+
+    def _read(self) -> Pems:
+        own = [path.read_bytes() if path.is_file() else b"" for path in self._own]
+        # gRPC ends the process when one is there without the other.
+        return Pems(self._ca.read_bytes(), *own) if all(own) else Pems(self._ca.read_bytes())
+
+
+class Endpoint:
+    """A channel to one etcd member, and the stubs on it.
+
+    One that hangs is replaced, not repaired; so is one whose certificates are out of date, as a channel connects again
+    and again with those it was made with.
+    """
+
+    def __init__(self, address: str, certificates: Certificates | None) -> None:
         self.address = address
-        self._credentials = credentials
-        if credentials is None:
+        self._certificates = certificates
+        self._pems = certificates.now() if certificates is not None else None
+        self._credentials = grpc.ssl_channel_credentials(*self._pems) if self._pems is not None else None
+        if self._credentials is None:
             self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+            self._channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
         self.kv = etcdrpc.KVStub(self._channel)
         self.lease = etcdrpc.LeaseStub(self._channel)
         self.watch = etcdrpc.WatchStub(self._channel)
@@ -69,7 +113,11 @@ class Endpoint:
 
     def again(self) -> Endpoint:
         """A new channel to the same member."""
-        return Endpoint(self.address, self._credentials)
+        return Endpoint(self.address, self._certificates)
+
+    def outdated(self) -> bool:
+        """Whether the certificates are others now than those of the channel. Reads three small files."""
+        return self._certificates is not None and self._certificates.now() != self._pems
 
     async def connect(self, timeout: float) -> bool:
         """Whether the connection is up; False as soon as connecting failed, or after `timeout`."""

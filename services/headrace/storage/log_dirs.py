@@ -10,6 +10,7 @@ partitions are named and refused with KAFKA_STORAGE_ERROR, and are not made anew
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import uuid
@@ -330,6 +331,8 @@ class LogDirs:
         except OSError as error:
             self.fail(log_dir, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.folder}: {error}") from error
+        # Who is still at work on it (a flush, say) finds no files, and that is not the disk's failure.
+        log.take_offline(FileNotFoundError(errno.ENOENT, "the partition was deleted"))
         del self.logs[key], log_dir.logs[key], self._dir_of[key]
         self.topic_ids.pop(key, None)
         self.high_watermarks.pop(key, None)

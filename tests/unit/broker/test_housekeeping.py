@@ -75,9 +75,14 @@ class Removals(MemoryFiles):
         super().__init__()
         self.threads: list[str] = []
         self.error: OSError | None = None
+        self.begun = threading.Event()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
 
     def _removing(self) -> None:
         self.threads.append(threading.current_thread().name)
+        self.begun.set()
+        assert self.may_go_on.wait(10)
         if self.error is not None:
             raise self.error
 
@@ -113,7 +118,73 @@ def test_files_are_removed_off_the_loop(bench: Bench, whole: bool, error: OSErro
 
     asyncio.run(remove())
     assert files.threads
-    assert all(name.startswith("flush") for name in files.threads)
+    assert all(name.startswith("remove") for name in files.threads)
     assert dirs.dirs[0].online == (error is None)
     if error is None:
         assert not [path for path in files.paths() if "delete" in path]
+
+
+def test_a_flush_does_not_wait_for_a_removal_and_a_stop_does(bench: Bench) -> None:
+    files = Removals()
+    dirs, [partition, doomed] = written(bench, files, 2, **{"file.delete.delay.ms": "0"})
+    bench.replicas.remove(doomed)
+    dirs.delete("t", 1, 0)
+    bench.clock.now += 10**9
+    partition.log.roll()
+    files.may_go_on.clear()
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        removal = asyncio.create_task(keeper.remove_files())
+        try:
+            assert await asyncio.to_thread(files.begun.wait, 10)
+            await asyncio.wait_for(keeper.flush_due(), 10)
+            assert partition.log.recovery_point == 1
+            assert not removal.done()
+            removal.cancel()  # as `stop` does
+            stopping = asyncio.create_task(keeper.stop())
+            await asyncio.to_thread(lambda: None)
+            assert not stopping.done()
+        finally:
+            files.may_go_on.set()
+        await stopping
+
+    asyncio.run(flush())
+    assert not [path for path in files.paths() if "delete" in path]
+
+
+def test_a_partition_that_is_deleted_during_its_flush_takes_no_log_dir_offline(bench: Bench) -> None:
+    files = MemoryFiles()
+    dirs, [partition] = written(bench, files)
+    partition.log.roll()
+
+    def delete(operation: str, path: str) -> None:
+        if operation == "sync":
+            files.before = None
+            bench.replicas.remove(partition)
+            dirs.delete("t", 0, 0)
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        files.before = delete
+        await keeper.flush_due()
+        await keeper.stop()
+
+    asyncio.run(flush())
+    assert dirs.get("t", 0) is None
+    assert dirs.dirs[0].online
+
+
+def test_what_recovery_sealed_is_synced_without_an_append(bench: Bench) -> None:
+    """It may lie below the recovery point whole, and its index be nowhere but in memory."""
+    dirs, [partition] = written(bench, MemoryFiles())
+    partition.log.flush()
+    partition.log.sync_with_next_flush([partition.log.segments.active])
+
+    async def flush() -> None:
+        keeper = Housekeeping(bench.replicas, dirs, bench.clock, Intervals())
+        await keeper.flush_due()
+        await keeper.stop()
+
+    asyncio.run(flush())
+    assert not partition.log.sealed_unsynced
