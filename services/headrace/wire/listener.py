@@ -26,15 +26,12 @@ from headrace.wire.metrics import WireMetrics
 log = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN = 64
-LONGEST_TURN = 0.005
-"""Seconds that an answer waits for others. uvloop's turn does not end while 1,024 sockets have something to read."""
-
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """A listener's limits. The names are Kafka's with underscores; the last five have none there."""
+    """A listener's limits. The names are Kafka's with underscores; the last six have none there."""
 
     max_connections: int = 2147483647
     max_connections_per_ip: int = 2147483647
@@ -56,6 +53,8 @@ class ListenerConfig:
     read_ahead_threads: int = 4
     accept_retry_ms: int = 500
     """The pause after the process ran out of file descriptors."""
+    longest_turn_ms: float = 5.0
+    """How long an answer waits for others: uvloop's turn does not end while 1,024 sockets have something to read."""
 
     @classmethod
     def of(cls, settings: Settings) -> ListenerConfig:
@@ -243,7 +242,7 @@ class Listener:
         """
         if not self._to_flush:
             self.loop.call_soon(self.flush_all)
-            self.flush_by = since + LONGEST_TURN
+            self.flush_by = since + self.config.longest_turn_ms / 1000
         self._to_flush.add(connection)
 
     def flush_all(self) -> None:

@@ -6,6 +6,7 @@ Only the loop is a stand-in, so that a test says when a turn happens, and what t
 from __future__ import annotations
 
 import gc
+import math
 import random
 import socket
 import struct
@@ -34,7 +35,7 @@ from headrace.timing.purgatory import Purgatory
 from headrace.timing.wheel import TimerEntry, TimingWheel
 from headrace.wire.api import Api
 from headrace.wire.connection import Connection
-from headrace.wire.listener import Listener
+from headrace.wire.listener import Listener, ListenerConfig
 from headrace.wire.primitives import write_uvarint
 
 TOPIC, TOPIC_ID = "t", uuid.UUID(int=7)
@@ -89,7 +90,7 @@ class WallClock:
 class HotPath:
     """A broker that leads all partitions of one topic, and one client's socket to it."""
 
-    def __init__(self, folder: Path, partitions: int = 3) -> None:
+    def __init__(self, folder: Path, partitions: int = 3, longest_turn_ms: float = math.inf) -> None:
         self.loop = Turns()
         image = Image()
         self.replicas = ReplicaManager(
@@ -114,7 +115,8 @@ class HotPath:
             topic_name=lambda topic: TOPIC,
             count_read=lambda topic, size: None,
         )
-        self.listener = Listener(Api.of(broker, "headrace.broker.handlers"))
+        config = ListenerConfig(longest_turn_ms=longest_turn_ms)
+        self.listener = Listener(Api.of(broker, "headrace.broker.handlers"), config)
         self.listener.loop = self.loop  # type: ignore[assignment]
         ours, self.client = socket.socketpair()
         for each in (ours, self.client):
