@@ -376,7 +376,7 @@ class TopicSpec:
             "!has(self.replicas) || !has(self.config) || !('min.insync.replicas' in self.config) || "
             "!string(self.config['min.insync.replicas']).matches('^[0-9]{1,5}$') || "
             "int(string(self.config['min.insync.replicas'])) <= self.replicas",
-            "min.insync.replicas is more than replicas: no record could ever be written with acks=all",
+            "min.insync.replicas is more than replicas: give at most as many",
         ),
     )
     cluster: str = spec_field(

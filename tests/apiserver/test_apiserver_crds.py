@@ -56,7 +56,7 @@ WRONG = [
     (
         "Topic",
         {"cluster": "c", "replicas": 1, "config": {"min.insync.replicas": 2}},
-        "min.insync.replicas is more than replicas: no record could ever be written with acks=all",
+        "min.insync.replicas is more than replicas: give at most as many",
     ),
     (
         "Topic",

@@ -90,6 +90,18 @@ def test_acks_all_is_refused_below_min_isr_and_nothing_is_written(bench: Bench) 
     assert code(produce(bench, b"x", acks=1)) is None
 
 
+def test_no_more_have_to_be_in_sync_than_there_are_replicas(bench: Bench) -> None:
+    partition = bench.partition(**{"min.insync.replicas": "2"})
+    partition.lead(State(0, 0, (0,), (0,), 0), bench.clock.now)
+    assert not partition.under_min_isr
+    assert code(produce(bench, b"x", acks=-1)) is None
+    assert partition.high_watermark == 1
+    # A replica that is being added counts from the start.
+    partition.lead(State(0, 0, (0,), (0, 1), 1, adding=(1,)), bench.clock.now)
+    assert partition.under_min_isr
+    assert code(produce(bench, b"x", acks=-1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
 def test_a_leader_alone_in_the_isr_waits_for_nobody(bench: Bench) -> None:
     partition = bench.lead(bench.partition(), isr=(0, 1, 2))
     bench.lead(partition, isr=(0,), version=1)
