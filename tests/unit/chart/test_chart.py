@@ -108,6 +108,8 @@ def test_the_notes_tell_the_next_three_commands_and_what_stays() -> None:
     assert len(re.findall(r"^  (kubectl|helm) -n kafka ", notes.partition("keeps the data")[0], re.MULTILINE)) == 3, (
         done.stderr
     )
+    topic = json.loads(notes.partition("<<< '")[2].partition("'")[0])
+    assert "replicas" not in topic["spec"], "the cluster's own number of copies fits its min.insync.replicas"
     assert "headrace-bootstrap.kafka.svc:9092" in notes
     assert "keeps the data" in notes
 
