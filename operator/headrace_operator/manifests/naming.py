@@ -37,6 +37,11 @@ class Cluster:
         """Name of the objects of a component."""
         return f"{self.name}-{component}"
 
+    @property
+    def service_account(self) -> str:
+        """Whom the pods come as. Not the cluster's own name: `default` is the namespace's."""
+        return self.child("services")
+
     def host(self, component: str) -> str:
         """The name of a component's Service in DNS, good in every namespace."""
         return f"{self.child(component)}.{self.namespace}.svc"
