@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import REGISTRY
+
+import headrace_operator.metrics  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm" / "headrace"
@@ -143,6 +146,13 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert sections == names
     for alert in alerts:
         assert alert["severity"] in ("critical", "warning")
+
+
+def test_what_alerts_ask_of_the_operator_it_tells() -> None:
+    told = {f"{family.name}{end}" for family in REGISTRY.collect() for end in ("", "_total")}
+    asked = set(re.findall(r"headrace_operator_\w+", (CHART / "files" / "alerts.yaml").read_text()))
+    assert len(asked) >= 4
+    assert asked <= told
 
 
 @pytest.mark.parametrize(("module", "file"), [("crds", "crds/headrace.dev.yaml"), ("rbac", "files/rbac-rules.yaml")])
