@@ -95,6 +95,7 @@ def test_lint_finds_nothing(case: str) -> None:
         ({"operatr": {}}, "operatr"),
         ({"metrics": {"podMonitor": {"interval": "often"}}}, "interval"),
         ({"cluster": {"name": "Not A Name"}}, "name"),
+        ({"operator": {"watchNamespaces": ["shop-*"]}}, "watchNamespaces"),
         ({"operator": {"image": {"pullPolicy": "Sometimes"}}}, "pullPolicy"),
     ],
 )
@@ -102,6 +103,16 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], named: str) ->
     done = helm("template", "headrace", str(CHART), "-f", "-", text=yaml.safe_dump(values))
     assert done.returncode != 0
     assert named in done.stderr
+
+
+@needs_helm
+def test_a_cluster_that_no_operator_would_look_after_is_refused() -> None:
+    values = {"operator": {"watchNamespaces": ["one", "two"]}}
+    done = helm("template", "headrace", str(CHART), "-n", "kafka", "-f", "-", text=yaml.safe_dump(values))
+    assert done.returncode != 0
+    assert "the Cluster would be in kafka, where the operator does not look" in done.stderr
+    assert "add it to operator.watchNamespaces, or set cluster.enabled=false" in done.stderr
+    assert rendered({"operator": {"watchNamespaces": ["one", "kafka"]}})
 
 
 @needs_helm
