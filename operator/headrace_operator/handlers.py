@@ -11,9 +11,9 @@ import kopf
 from headrace_operator.conditions import READY, is_true
 from headrace_operator.context import Context
 from headrace_operator.freshness import Freshness
-from headrace_operator.metrics import RESOURCES
-from headrace_operator.resources import GROUP, PREFIX, RESTART_ANNOTATION, VERSION
-from headrace_operator.schema import Json
+from headrace_operator.metrics import BROKERS, RESOURCES
+from headrace_operator.resources import GROUP, PREFIX, RESTART_ANNOTATION, VERSION, ClusterSpec
+from headrace_operator.schema import Json, parse
 from headrace_operator.store import Name
 from headrace_operator.worker import Worker
 
@@ -28,6 +28,7 @@ class Workers:
         self._freshness = freshness
         self._workers: dict[Name, Worker] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._counted: set[Name] = set()
 
     def take(self, kind: str, event: str | None, body: Json) -> None:
         """News from a watch."""
@@ -76,6 +77,13 @@ class Workers:
             ready = sum(is_true(body.get("status", {}).get("conditions", []), READY) for body in bodies)
             RESOURCES.labels(kind, "true").set(ready)
             RESOURCES.labels(kind, "false").set(len(bodies) - ready)
+        specs = {name: parse(ClusterSpec, body["spec"]) for name, body in store.clusters.items()}
+        asked = {name: spec.brokers.replicas for name, spec in specs.items() if spec.metrics.enabled}
+        for name in self._counted - asked.keys():
+            BROKERS.remove(*name)
+        for name, brokers in asked.items():
+            BROKERS.labels(*name).set(brokers)
+        self._counted = set(asked)
 
     async def stop(self) -> None:
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()), *self._ending)

@@ -55,8 +55,12 @@ def offline(image: Image) -> list[TopicPartition]:
 
 
 def under_min_isr(image: Image) -> list[TopicPartition]:
-    """Partitions that refuse acks=all."""
-    return [name for name, state in partitions(image) if len(state.isr) < min_isr(image, name.topic)]
+    """Partitions that refuse acks=all: brokers ask for no more in sync than there are replicas."""
+    return [
+        name
+        for name, state in partitions(image)
+        if len(state.isr) < min(min_isr(image, name.topic), len(state.replicas))
+    ]
 
 
 def held(image: Image) -> Counter[int]:

@@ -23,7 +23,8 @@ def _allowed(schema: Json) -> str:
         parts.append("one of " + ", ".join(f"`{value}`" for value in schema["enum"]))
     if "minimum" in schema:
         parts.append(f"from {schema['minimum']} to {schema['maximum']}")
-    parts += [rule["message"] for rule in schema.get("x-kubernetes-validations", [])]
+    for each in (schema, schema.get("items", {})):
+        parts += [rule["message"] for rule in each.get("x-kubernetes-validations", [])]
     return "; ".join(parts)
 
 

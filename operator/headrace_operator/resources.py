@@ -17,10 +17,20 @@ PREFIX = GROUP
 RESTART_ANNOTATION = f"{PREFIX}/restart"
 """On a Cluster: a new value restarts every broker, one at a time."""
 
-_QUANTITY = r"^[0-9]+(\.[0-9]+)?([KMGTPE]i?|m|k)?$"
+OWN_PORTS = (9092, 9094, 9404)
+"""Where every broker listens: Kafka's clients inside, gRPC, metrics."""
+_QUANTITY = Rule(
+    "self.matches('^[0-9]+([.][0-9]+)?([KMGTPE]i|[kMGTPE])?$')",
+    "a size is a number of bytes with Ki, Mi, Gi, Ti, Pi, Ei or k, M, G, T, P, E after it, as in 10Gi",
+)
 _GROWS = Rule(
     "quantity(self).compareTo(quantity(oldSelf)) >= 0",
     "a volume can grow, never shrink: give at least the size it has",
+)
+_SAME_CLASS = Rule(
+    "has(self.storageClass) ? has(oldSelf.storageClass) && self.storageClass == oldSelf.storageClass : "
+    "!has(oldSelf.storageClass)",
+    "the storage class of a volume cannot be given, taken away or changed later: make a new cluster",
 )
 OWNED_CONFIGS = (
     "advertised.grpc.listener",
@@ -82,13 +92,12 @@ _TEMPLATE_DOC = (
 class Volume:
     """A persistent volume."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (_SAME_CLASS,)
     size: str = spec_field(
-        "Its size. A claim that something else grew stays as it is.", pattern=_QUANTITY, maxLength=32, rules=(_GROWS,)
+        "Its size. A claim that something else grew stays as it is.", maxLength=32, rules=(_QUANTITY, _GROWS)
     )
     storage_class: str | None = spec_field(
-        "Its StorageClass; absent: the cluster's default.",
-        default=None,
-        rules=(Rule("self == oldSelf", "the storage class of a volume cannot be changed: make a new cluster"),),
+        "Its StorageClass; absent: the cluster's default.", default=None, maxLength=253
     )
 
 
@@ -179,14 +188,14 @@ class ManagedEtcd:
     """An etcd of this cluster's own."""
 
     replicas: int = spec_field(
-        "How many members: 1, 3 or 5.",
-        default=3,
-        enum=[1, 3, 5],
-        rules=(Rule("self == oldSelf", "the number of etcd members cannot be changed once they run"),),
+        "How many members: 1, 3 or 5. It cannot be changed once they run.", default=3, enum=[1, 3, 5]
     )
     storage: Volume = spec_field("The volume of each member.", factory=lambda: Volume(size="2Gi"))
     resources: Json | None = spec_field("CPU and memory of each.", default=None, whole=_RESOURCES)
     template: Json | None = spec_field(_TEMPLATE_DOC, default=None, whole=FREE_OBJECT)
+
+
+_ETCD = ManagedEtcd()
 
 
 @dataclass(frozen=True)
@@ -200,7 +209,16 @@ class EtcdTls:
 class ExternalEtcd:
     """An etcd that is already there."""
 
-    endpoints: tuple[str, ...] = spec_field("Its members, host:port each.", minItems=1, maxItems=15)
+    endpoints: tuple[str, ...] = spec_field(
+        "Its members, host:port each.",
+        whole={"type": "array", "items": {"type": "string", "maxLength": 260}, "minItems": 1, "maxItems": 15},
+        rules=(
+            Rule(
+                r"self.all(each, each.matches('^([A-Za-z0-9._-]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$'))",
+                "an etcd endpoint is host:port without a scheme, as in etcd-0.etcd:2379",
+            ),
+        ),
+    )
     tls: EtcdTls | None = spec_field("Absent: plain text.", default=None)
 
 
@@ -213,6 +231,23 @@ class Etcd:
         Rule(
             "has(self.external) == has(oldSelf.external)",
             "a cluster cannot move between a managed and an external etcd: make a new cluster",
+        ),
+        # Without `managed` there is an etcd all the same, with its defaults: these compare what runs.
+        Rule(
+            f"(has(self.managed) ? self.managed.replicas : {_ETCD.replicas}) == "
+            f"(has(oldSelf.managed) ? oldSelf.managed.replicas : {_ETCD.replicas})",
+            "the number of etcd members cannot be changed once they run",
+        ),
+        Rule(
+            "has(self.managed) == has(oldSelf.managed) || (has(self.managed) ? "
+            f"quantity(self.managed.storage.size).compareTo(quantity('{_ETCD.storage.size}')) >= 0 : "
+            f"quantity('{_ETCD.storage.size}').compareTo(quantity(oldSelf.managed.storage.size)) >= 0)",
+            _GROWS.message,
+        ),
+        Rule(
+            "has(self.managed) == has(oldSelf.managed) || (has(self.managed) ? "
+            "!has(self.managed.storage.storageClass) : !has(oldSelf.managed.storage.storageClass))",
+            _SAME_CLASS.message,
         ),
     )
     managed: ManagedEtcd | None = spec_field("An etcd of its own; this is the default.", default=None)
@@ -234,7 +269,18 @@ class ExternalListener:
         ),
     )
     type: str = spec_field("The type of the Services.", enum=["NodePort", "LoadBalancer"])
-    port: int = spec_field("The port brokers listen on for it.", default=9095, minimum=1024, maximum=65535)
+    port: int = spec_field(
+        "The port brokers listen on for it.",
+        default=9095,
+        minimum=1024,
+        maximum=65535,
+        rules=(
+            Rule(
+                f"!(self in {list(OWN_PORTS)})",
+                f"brokers listen on {', '.join(map(str, OWN_PORTS))} already: give another port, as in 9095",
+            ),
+        ),
+    )
     advertised_host: str | None = spec_field(
         "Where clients are told to connect, {pod} standing for a pod's name; absent: the load balancer's address.",
         default=None,
@@ -376,7 +422,7 @@ class TopicSpec:
             "!has(self.replicas) || !has(self.config) || !('min.insync.replicas' in self.config) || "
             "!string(self.config['min.insync.replicas']).matches('^[0-9]{1,5}$') || "
             "int(string(self.config['min.insync.replicas'])) <= self.replicas",
-            "min.insync.replicas is more than replicas: no record could ever be written with acks=all",
+            "min.insync.replicas is more than replicas: give at most as many",
         ),
     )
     cluster: str = spec_field(

@@ -13,28 +13,25 @@ from typing import Any
 from tests.apiserver.server import ApiServer, Refused
 
 from headrace.registry.local_etcd import free_port
-from headrace_operator.rbac import rules
+from headrace_operator.rbac import own_rules, rules
 
 Json = dict[str, Any]
 
 
 def grant(api: ApiServer) -> None:
-    """The operator's ClusterRole, bound to the user it comes as."""
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "operator"},
-        "rules": rules(),
-    }
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "operator"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "operator"},
-        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "operator"}],
-    }
-    api.apply("/apis/rbac.authorization.k8s.io/v1/clusterroles/operator", role)
-    api.apply("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/operator", binding)
+    """The operator's ClusterRole and its Role, bound to the user it comes as; kubeconfigs name no namespace."""
+    group = "rbac.authorization.k8s.io"
+    subjects = [{"kind": "User", "apiGroup": group, "name": "operator"}]
+    for kind, within, about, granted in (
+        ("ClusterRole", "", {"name": "operator"}, rules()),
+        ("Role", "namespaces/default/", {"name": "operator", "namespace": "default"}, own_rules()),
+    ):
+        role = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": about, "rules": granted}
+        reference = {"apiGroup": group, "kind": kind, "name": "operator"}
+        binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": about, "subjects": subjects}
+        where = f"/apis/{group}/v1/{within}{kind.lower()}"
+        api.apply(f"{where}s/operator", role)
+        api.apply(f"{where}bindings/operator", {**binding, "roleRef": reference})
 
 
 class Operator:

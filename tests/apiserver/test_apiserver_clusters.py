@@ -11,6 +11,8 @@ from tests.apiserver.operator import Operator, cluster, condition, eventually, f
 from tests.apiserver.server import ApiServer
 from tests.integration.cluster import Cluster
 
+from headrace_operator.crds import topic_crd
+
 MERGE = "application/merge-patch+json"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 LABELS = {
@@ -107,6 +109,49 @@ def test_volumes_grow_where_their_class_lets_them_and_pods_stay(
     assert asked(volume) == "3Gi"
     events = api.call("GET", f"/api/v1/namespaces/{place}/events")["items"]
     assert not [e["message"] for e in events if e["reason"] == "Refused"]
+
+
+def test_claims_go_with_a_cluster_that_says_so(
+    api: ApiServer, operator: Operator, brokers: Cluster, place: str
+) -> None:
+    cluster(api, place, brokers={"claimRetention": {"whenDeleted": "Delete"}})
+    cluster(api, place, "kept")
+
+    def retention(component: str) -> dict[str, str]:
+        where = f"/apis/apps/v1/namespaces/{place}/statefulsets/{component}"
+        body = eventually(f"{component} is there", lambda: found(api, where))
+        retained: dict[str, str] = body["spec"]["persistentVolumeClaimRetentionPolicy"]
+        return retained
+
+    assert retention("demo-broker") == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    assert retention("demo-etcd") == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    assert retention("kept-broker") == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+
+
+def test_older_definitions_are_brought_up_to_date(api: ApiServer, operator: Operator) -> None:
+    """As after `helm upgrade`, which leaves definitions alone."""
+    where = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/topics.headrace.dev"
+
+    def held() -> tuple[list[str], set[str]]:
+        (version,) = api.call("GET", where)["spec"]["versions"]
+        columns = [column["name"] for column in version["additionalPrinterColumns"]]
+        return columns, set(version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"])
+
+    operator.kill()
+    (newest,) = topic_crd()["spec"]["versions"]
+    fields = newest["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].keys()
+    older = api.call("GET", where)
+    (version,) = older["spec"]["versions"]
+    version["additionalPrinterColumns"] = [c for c in version["additionalPrinterColumns"] if c["name"] != "Size"]
+    known = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del known["deletionPolicy"]
+    known["colour"] = {"type": "string"}
+    api.call("PUT", where, older)
+    assert "Size" not in held()[0]
+    assert held()[1] == (fields - {"deletionPolicy"}) | {"colour"}
+    operator.start()
+    wanted = [column["name"] for column in newest["additionalPrinterColumns"]]
+    eventually("the definition is this version's", lambda: held() == (wanted, set(fields)))
 
 
 def test_brokers_are_told_the_failure_domain_of_their_node(

@@ -48,7 +48,10 @@ def test_defaults_are_filled_in(rules: ApiServer) -> None:
     assert spec["networkPolicies"] == {"enabled": True}
 
 
-WRONG = [
+NO_SIZE = "a size is a number of bytes with Ki, Mi, Gi, Ti, Pi, Ei or k, M, G, T, P, E after it, as in 10Gi"
+NO_ENDPOINT = "an etcd endpoint is host:port without a scheme, as in etcd-0.etcd:2379"
+TAKEN_PORT = "brokers listen on 9092, 9094, 9404 already: give another port, as in 9095"
+WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("Topic", {}, "spec.cluster: Required value"),
     ("Topic", {"cluster": "c", "partitions": 0}, "should be greater than or equal to 1"),
     ("Topic", {"cluster": "c", "name": ".."}, "and is neither '.' nor '..'"),
@@ -56,7 +59,7 @@ WRONG = [
     (
         "Topic",
         {"cluster": "c", "replicas": 1, "config": {"min.insync.replicas": 2}},
-        "min.insync.replicas is more than replicas: no record could ever be written with acks=all",
+        "min.insync.replicas is more than replicas: give at most as many",
     ),
     (
         "Topic",
@@ -66,7 +69,16 @@ WRONG = [
     ("Topic", {"cluster": "c", "deletionPolicy": "Drop"}, 'supported values: "Retain", "Delete"'),
     ("Topic", {"cluster": "c", "config": {"preallocate": True}}, "must be of type"),
     ("Cluster", {"brokers": {"replicas": 0}}, "should be greater than or equal to 1"),
-    ("Cluster", {"brokers": {"storage": [{"size": "ten"}]}}, "spec.brokers.storage[0].size in body should match"),
+    ("Cluster", {"brokers": {"storage": [{"size": "ten"}]}}, NO_SIZE),
+    ("Cluster", {"brokers": {"storage": [{"size": "10K"}]}}, NO_SIZE),
+    ("Cluster", {"brokers": {"storage": [{"size": "10ki"}]}}, NO_SIZE),
+    ("Cluster", {"etcd": {"external": {"endpoints": ["http://e:2379"]}}}, NO_ENDPOINT),
+    ("Cluster", {"etcd": {"external": {"endpoints": ["e:2379", "e"]}}}, NO_ENDPOINT),
+    ("Cluster", {"etcd": {"external": {"endpoints": ["::1:2379"]}}}, NO_ENDPOINT),
+    *(
+        ("Cluster", {"listeners": {"external": {"type": "LoadBalancer", "port": port}}}, TAKEN_PORT)
+        for port in (9092, 9094, 9404)
+    ),
     ("Cluster", {"etcd": {"managed": {"replicas": 2}}}, 'supported values: "1", "3", "5"'),
     (
         "Cluster",
@@ -96,7 +108,22 @@ def test_a_cluster_with_a_name_that_makes_no_host_names_is_refused(rules: ApiSer
         create(rules, "Cluster", {}, "a" * 41)
 
 
-CHANGES = [
+SHRINKS = "a volume can grow, never shrink: give at least the size it has"
+OTHER_MEMBERS = "the number of etcd members cannot be changed once they run"
+OTHER_CLASS = "the storage class of a volume cannot be given, taken away or changed later: make a new cluster"
+OTHER_ETCD = "a cluster cannot move between a managed and an external etcd: make a new cluster"
+
+
+def etcd(**managed: Any) -> dict[str, Any]:
+    return {"etcd": {"managed": managed}}
+
+
+def volume(**more: Any) -> dict[str, Any]:
+    return {"brokers": {"storage": [{"name": "data", "size": "1Gi", **more}]}}
+
+
+NO_ETCD = {"etcd": {"managed": None}}
+CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("Topic", {"cluster": "c", "partitions": 3}, {"partitions": 2}, "partitions can be added, never taken away"),
     ("Topic", {"cluster": "c", "partitions": 3}, {"partitions": None}, "partitions can be added, never taken away"),
     ("Topic", {"cluster": "c"}, {"cluster": "d"}, "the cluster of a topic cannot be changed: make a new Topic"),
@@ -106,21 +133,29 @@ CHANGES = [
         "Cluster",
         {"brokers": {"storage": [{"name": "data", "size": "10Gi"}]}},
         {"brokers": {"storage": [{"name": "data", "size": "9Gi"}]}},
-        "a volume can grow, never shrink: give at least the size it has",
+        SHRINKS,
     ),
+    ("Cluster", volume(), volume(storageClass="fast"), OTHER_CLASS),
+    ("Cluster", volume(storageClass="fast"), volume(), OTHER_CLASS),
+    ("Cluster", volume(storageClass="fast"), volume(storageClass="slow"), OTHER_CLASS),
     (
         "Cluster",
         {"brokers": {"storage": [{"name": "a", "size": "1Gi"}, {"name": "b", "size": "1Gi"}]}},
         {"brokers": {"storage": [{"name": "a", "size": "1Gi"}]}},
         "volumes can be added, never taken away or renamed",
     ),
-    ("Cluster", {"etcd": {"managed": {"replicas": 1}}}, {"etcd": {"managed": {"replicas": 3}}}, "cannot be changed"),
-    (
-        "Cluster",
-        {"etcd": {"managed": {}}},
-        {"etcd": {"managed": None, "external": {"endpoints": ["e:1"]}}},
-        "a cluster cannot move between a managed and an external etcd",
-    ),
+    ("Cluster", etcd(replicas=1), etcd(replicas=3), OTHER_MEMBERS),
+    ("Cluster", {}, etcd(replicas=1), OTHER_MEMBERS),
+    ("Cluster", etcd(replicas=1), NO_ETCD, OTHER_MEMBERS),
+    ("Cluster", etcd(replicas=5), {"etcd": None}, OTHER_MEMBERS),
+    ("Cluster", etcd(storage={"size": "4Gi"}), etcd(storage={"size": "3Gi"}), SHRINKS),
+    ("Cluster", {}, etcd(storage={"size": "1Gi"}), SHRINKS),
+    ("Cluster", etcd(storage={"size": "3Gi"}), NO_ETCD, SHRINKS),
+    ("Cluster", etcd(), etcd(storage={"storageClass": "fast"}), OTHER_CLASS),
+    ("Cluster", {}, etcd(storage={"size": "2Gi", "storageClass": "fast"}), OTHER_CLASS),
+    ("Cluster", etcd(storage={"size": "2Gi", "storageClass": "fast"}), NO_ETCD, OTHER_CLASS),
+    ("Cluster", etcd(), {"etcd": {"managed": None, "external": {"endpoints": ["e:1"]}}}, OTHER_ETCD),
+    ("Cluster", {"etcd": {"external": {"endpoints": ["e:1"]}}}, {"etcd": {"external": None}}, OTHER_ETCD),
 ]
 
 
@@ -134,6 +169,21 @@ def test_changes_that_cannot_be_are_refused(
     with pytest.raises(Refused) as refused:
         rules.call("PATCH", where, {"spec": change}, "application/merge-patch+json")
     assert sentence in str(refused.value)
+
+
+def test_what_runs_anyway_may_be_spelled_out(rules: ApiServer) -> None:
+    create(rules, "Cluster", {}, "spelled", dry=False)
+    where, kind = f"{BASE}/clusters/spelled", "application/merge-patch+json"
+    rules.call("PATCH", where, {"spec": etcd(replicas=3, storage={"size": "2Gi"})}, kind)
+    rules.call("PATCH", where, {"spec": NO_ETCD}, kind)
+    rules.call("PATCH", where, {"spec": etcd(storage={"size": "3Gi"})}, kind)
+
+
+def test_addresses_and_sizes_of_every_kind_are_taken(rules: ApiServer) -> None:
+    endpoints = ["etcd-0.etcd.db.svc:2379", "10.0.0.1:2379", "[fd00::1]:2379"]
+    create(rules, "Cluster", {"etcd": {"external": {"endpoints": endpoints}}})
+    for size in ("10Gi", "1.5Ti", "10k", "5G", "1073741824"):
+        create(rules, "Cluster", {"brokers": {"storage": [{"size": size}]}})
 
 
 def test_volumes_grow_and_partitions_are_added(rules: ApiServer) -> None:

@@ -20,7 +20,7 @@ def own_components(cluster: Cluster) -> tuple[str, ...]:
 def manifests(cluster: Cluster) -> list[Json]:
     """Every object of a cluster, what others need first."""
     found = [
-        cluster.object("v1", "ServiceAccount", cluster.name, "cluster", automountServiceAccountToken=False),
+        cluster.object("v1", "ServiceAccount", cluster.service_account, "cluster", automountServiceAccountToken=False),
         config_map(cluster),
         bootstrap(cluster),
         metadata(cluster),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace_operator.resources import API_VERSION, ClusterSpec
+from headrace_operator.resources import API_VERSION, OWN_PORTS, ClusterSpec
 from headrace_operator.schema import Json
 
 NAME, MANAGER = "headrace", "headrace-operator"
-KAFKA_PORT, GRPC_PORT, METRICS_PORT = 9092, 9094, 9404
+KAFKA_PORT, GRPC_PORT, METRICS_PORT = OWN_PORTS
 ETCD_CLIENT_PORT, ETCD_PEER_PORT, ETCD_METRICS_PORT = 2379, 2380, 2381
 COMPONENTS = ("etcd", "metadata", "controller", "coordinator", "broker")
 """In the order in which a new image reaches them: what others lean on goes first."""
@@ -36,6 +36,11 @@ class Cluster:
     def child(self, component: str) -> str:
         """Name of the objects of a component."""
         return f"{self.name}-{component}"
+
+    @property
+    def service_account(self) -> str:
+        """Whom the pods come as. Not the cluster's own name: `default` is the namespace's."""
+        return self.child("services")
 
     def host(self, component: str) -> str:
         """The name of a component's Service in DNS, good in every namespace."""

@@ -195,7 +195,7 @@ def _template(
     if component in ("broker", "metadata"):
         labels[BOOTSTRAP_LABEL] = "true"
     pod: Json = {
-        "serviceAccountName": cluster.name,
+        "serviceAccountName": cluster.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS[component],

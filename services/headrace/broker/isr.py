@@ -80,12 +80,12 @@ class Progress:
     def high_watermark(self, current: int, leader_end: int, min_isr: int) -> int:
         """The first offset that not everyone in sync is known to hold; never below `current`.
 
-        Below the minimum of in-sync replicas it stands still, so that no reader sees what a lost replica could undo.
+        Below `min_isr` in-sync replicas it stands still, so that no reader sees what a lost replica could undo.
         """
         followers = self.followers
         if not followers:
             return leader_end
-        if len(self.isr) < min(min_isr, len(followers) + 1):
+        if len(self.isr) < min_isr:
             return current
         lowest = leader_end
         for member in self.maximal:

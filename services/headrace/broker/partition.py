@@ -46,6 +46,8 @@ class Partition:
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
+        self.copies = 0
+        """How many replicas there are, counted once: every append with acks=all asks."""
         self.known_isr: tuple[int, ...] = ()
         """What the controller said last; a leader's own wishes are in `progress`."""
         self.eligible: tuple[int, ...] = ()
@@ -90,13 +92,15 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """How many have to be in sync before anything is acknowledged.
+        """How many have to be in sync before anything is acknowledged; never more than there are replicas, as in Kafka.
 
         While others are eligible, the controller counted too few, perhaps by a setting that is not known here yet: what
         was acknowledged now could be lost with them in the lead.
         """
-        configured = self.log.config.min_insync_replicas
-        return max(configured, len(self.known_isr) + 1) if self.eligible else configured
+        least = self.log.config.min_insync_replicas
+        if least > self.copies:
+            least = self.copies
+        return max(least, len(self.known_isr) + 1) if self.eligible else least
 
     # --- the controller's word
 
@@ -136,6 +140,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
+        self.copies = len(state.replicas)
         self.known_isr = state.isr
         self.eligible = state.elr
 

@@ -88,8 +88,16 @@ class Bench:
         self.replicas.add(partition)
         return partition
 
-    def lead(self, partition: Partition, isr: tuple[int, ...] = (0,), epoch: int = 0, version: int = 0) -> Partition:
-        partition.lead(State(0, epoch, isr, (0, 1, 2) if len(isr) > 1 else isr, version), self.clock.now)
+    def lead(
+        self,
+        partition: Partition,
+        isr: tuple[int, ...] = (0,),
+        epoch: int = 0,
+        version: int = 0,
+        replicas: tuple[int, ...] = (),
+    ) -> Partition:
+        replicas = replicas or ((0, 1, 2) if len(isr) > 1 else isr)
+        partition.lead(State(0, epoch, isr, replicas, version), self.clock.now)
         return partition
 
 

@@ -84,10 +84,21 @@ def test_acks_all_times_out_with_the_record_in_the_log(bench: Bench) -> None:
 
 
 def test_acks_all_is_refused_below_min_isr_and_nothing_is_written(bench: Bench) -> None:
-    partition = bench.lead(bench.partition(**{"min.insync.replicas": "2"}), isr=(0,))
+    partition = bench.lead(bench.partition(**{"min.insync.replicas": "2"}), isr=(0,), replicas=(0, 1, 2))
     assert code(produce(bench, b"x", acks=-1)) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert partition.log.log_end_offset == 0
     assert code(produce(bench, b"x", acks=1)) is None
+
+
+def test_no_more_have_to_be_in_sync_than_there_are_replicas(bench: Bench) -> None:
+    partition = bench.lead(bench.partition(**{"min.insync.replicas": "2"}), isr=(0,))
+    assert not partition.under_min_isr
+    assert code(produce(bench, b"x", acks=-1)) is None
+    assert partition.high_watermark == 1
+    # A replica that is being added counts from the start.
+    partition.lead(State(0, 0, (0,), (0, 1), 1, adding=(1,)), bench.clock.now)
+    assert partition.under_min_isr
+    assert code(produce(bench, b"x", acks=-1)) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_a_leader_alone_in_the_isr_waits_for_nobody(bench: Bench) -> None:
@@ -104,7 +115,7 @@ def test_losing_the_isr_while_waiting_is_said_as_such(bench: Bench) -> None:
     partition = bench.lead(bench.partition(**{"min.insync.replicas": "2"}), isr=(0, 1, 2))
     answers = produce(bench, b"x", acks=-1)
     partition.high_watermark = 1
-    bench.lead(partition, isr=(0,), version=1)
+    bench.lead(partition, isr=(0,), version=1, replicas=(0, 1, 2))
     bench.replicas.wake(partition)
     bench.turn()
     assert code(answers) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import REGISTRY
+
+import headrace_operator.metrics  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "helm" / "headrace"
@@ -92,6 +95,7 @@ def test_lint_finds_nothing(case: str) -> None:
         ({"operatr": {}}, "operatr"),
         ({"metrics": {"podMonitor": {"interval": "often"}}}, "interval"),
         ({"cluster": {"name": "Not A Name"}}, "name"),
+        ({"operator": {"watchNamespaces": ["shop-*"]}}, "watchNamespaces"),
         ({"operator": {"image": {"pullPolicy": "Sometimes"}}}, "pullPolicy"),
     ],
 )
@@ -102,12 +106,24 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], named: str) ->
 
 
 @needs_helm
+def test_a_cluster_that_no_operator_would_look_after_is_refused() -> None:
+    values = {"operator": {"watchNamespaces": ["one", "two"]}}
+    done = helm("template", "headrace", str(CHART), "-n", "kafka", "-f", "-", text=yaml.safe_dump(values))
+    assert done.returncode != 0
+    assert "the Cluster would be in kafka, where the operator does not look" in done.stderr
+    assert "add it to operator.watchNamespaces, or set cluster.enabled=false" in done.stderr
+    assert rendered({"operator": {"watchNamespaces": ["one", "kafka"]}})
+
+
+@needs_helm
 def test_the_notes_tell_the_next_three_commands_and_what_stays() -> None:
     done = helm("install", "headrace", str(CHART), "-n", "kafka", "--dry-run=client")
     notes = done.stdout.partition("NOTES:")[2]
     assert len(re.findall(r"^  (kubectl|helm) -n kafka ", notes.partition("keeps the data")[0], re.MULTILINE)) == 3, (
         done.stderr
     )
+    topic = json.loads(notes.partition("<<< '")[2].partition("'")[0])
+    assert "replicas" not in topic["spec"], "the cluster's own number of copies fits its min.insync.replicas"
     assert "headrace-bootstrap.kafka.svc:9092" in notes
     assert "keeps the data" in notes
 
@@ -141,6 +157,13 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert sections == names
     for alert in alerts:
         assert alert["severity"] in ("critical", "warning")
+
+
+def test_what_alerts_ask_of_the_operator_it_tells() -> None:
+    told = {f"{family.name}{end}" for family in REGISTRY.collect() for end in ("", "_total")}
+    asked = set(re.findall(r"headrace_operator_\w+", (CHART / "files" / "alerts.yaml").read_text()))
+    assert len(asked) >= 4
+    assert asked <= told
 
 
 @pytest.mark.parametrize(("module", "file"), [("crds", "crds/headrace.dev.yaml"), ("rbac", "files/rbac-rules.yaml")])

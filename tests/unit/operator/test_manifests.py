@@ -50,6 +50,12 @@ def test_every_object_is_owned_and_labelled() -> None:
         assert about["labels"]["app.kubernetes.io/managed-by"] == "headrace-operator"
 
 
+def test_no_object_takes_the_name_of_the_cluster_alone() -> None:
+    """A Cluster named `default` would take over the service account of that name."""
+    names = {m["metadata"]["name"] for m in manifests(cluster({"listeners": {"external": {"type": "LoadBalancer"}}}))}
+    assert all(name.startswith("demo-") for name in names), names
+
+
 def test_brokers_that_wait_for_a_drain_go_on_running() -> None:
     spec = _broker(cluster({"brokers": {"replicas": 3}}, broker_replicas=5))["spec"]
     assert isinstance(spec, dict)
