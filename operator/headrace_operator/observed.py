@@ -20,8 +20,8 @@ class Workload:
     settled: bool
     """Whether Kubernetes has carried out what it says, and every pod is ready."""
     revision: str = ""
-    claims: tuple[tuple[str, str], ...] = ()
-    """Name and size of its volume claims."""
+    claims: dict[str, int] = field(default_factory=dict)
+    """Size of each of its volume claims, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,19 @@ def workload(body: Json, component: str) -> Workload:
     seen = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 0)
     ready = status.get("readyReplicas", 0) == replicas
     updated = status.get("updatedReplicas", 0) == replicas and status.get("replicas", 0) == replicas
-    templates = spec.get("volumeClaimTemplates", [])
     return Workload(
         replicas=replicas,
         image=image,
         settled=seen and ready and updated,
         revision=status.get("updateRevision", "") if seen else "",
-        claims=tuple((t["metadata"]["name"], t["spec"]["resources"]["requests"]["storage"]) for t in templates),
+        claims=claims(body),
     )
+
+
+def claims(body: Json) -> dict[str, int]:
+    """The size of each volume claim of a StatefulSet; the API server spells it in its own way (1024Gi: 1Ti)."""
+    templates = body["spec"].get("volumeClaimTemplates", [])
+    return {t["metadata"]["name"]: quantities.parse(t["spec"]["resources"]["requests"]["storage"]) for t in templates}
 
 
 def ready(pod: Json) -> bool:
