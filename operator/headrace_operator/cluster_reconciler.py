@@ -125,26 +125,26 @@ class ClusterReconciler:
     ) -> tuple[Cluster, tuple[int, ...]]:
         """The cluster with the number of brokers that may run now, and the new ones that are to be filled."""
         wanted, spreading = cluster.spec.brokers.replicas, tuple(before.spreading)
-        current = seen.workloads.get("broker")
-        if current is None:
+        current = observed.brokers_there(seen, before.brokers)
+        if not current:
             return cluster, spreading
-        if current.replicas == wanted:
+        if current == wanted:
             # A topic that was created in the moment a broker left may have been placed on it.
             image = await self._admin.image() if "metadata" in seen.workloads else None
             if image is not None and (gone := {b for b in held(image) if b >= wanted and b not in image.brokers}):
                 await self._drained(body, gone, doing)
             return cluster, spreading
-        if wanted > current.replicas:
-            spreading = tuple(sorted({*spreading, *range(current.replicas, wanted)}))
+        if wanted > current:
+            spreading = tuple(sorted({*spreading, *range(current, wanted)}))
             # Known before it happens: whoever takes over after a crash fills them.
             await self._patch_status(body, {"spreading": list(spreading)})
-            await self._context.events.tell(body, "ScalingUp", f"from {current.replicas} to {wanted} brokers")
+            await self._context.events.tell(body, "ScalingUp", f"from {current} to {wanted} brokers")
             return cluster, spreading
         spreading = tuple(b for b in spreading if b < wanted)
-        if await self._drained(body, set(range(wanted, current.replicas)), doing):
-            await self._context.events.tell(body, "ScalingDown", f"from {current.replicas} to {wanted} brokers")
+        if await self._drained(body, set(range(wanted, current)), doing):
+            await self._context.events.tell(body, "ScalingDown", f"from {current} to {wanted} brokers")
             return cluster, spreading
-        return dataclasses.replace(cluster, broker_replicas=current.replicas), spreading
+        return dataclasses.replace(cluster, broker_replicas=current), spreading
 
     async def _drained(self, body: Json, leaving: set[int], doing: Doing) -> bool:
         image = await self._admin.confirmed()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace_operator import quantities
 from headrace_operator.manifests import Cluster, own_components
+from headrace_operator.resources import BrokerStatus
 from headrace_operator.rollout import Pod
 from headrace_operator.schema import Json
 
@@ -100,6 +102,19 @@ def broker_pods(observed: Observed) -> list[Pod]:
         )
         for pod in observed.pods.get("broker", [])
     ]
+
+
+def brokers_there(observed: Observed, told: Iterable[BrokerStatus]) -> int:
+    """How many brokers a cluster has; none before it was made.
+
+    An operator that was killed while it made their StatefulSet anew left the pods alone: then they say it, and the last
+    status for one that is just not there. Else those that are not drained would go with the new StatefulSet.
+    """
+    if (workload := observed.workloads.get("broker")) is not None:
+        return workload.replicas
+    there = {ordinal(pod) for pod in observed.pods.get("broker", [])}
+    there |= {broker.id for broker in told if broker.state != "Missing"}
+    return 1 + max(there, default=-1)
 
 
 def trouble(pods: list[Json]) -> str | None:

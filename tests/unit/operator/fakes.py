@@ -49,6 +49,8 @@ class FakeKube(Kube):
         elif "merge-patch" in kind:
             where = where.removesuffix("/status")
             new = _merged(self.objects.get(where, {}), new)
+        about = new["metadata"] = dict(new["metadata"])
+        about["resourceVersion"] = str(len(self.changes))
         self.objects[where] = new
         return copy.deepcopy(new)
 
