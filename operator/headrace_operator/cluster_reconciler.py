@@ -23,7 +23,7 @@ from headrace_operator.kube import API, KubeError, path
 from headrace_operator.manifests import Cluster, manifests, own_components
 from headrace_operator.manifests.settings import live_config, wrong_config
 from headrace_operator.picture import Disk, held, some
-from headrace_operator.places import external_address, tell_pods
+from headrace_operator.places import external_addresses, tell_pods
 from headrace_operator.resources import RESTART_ANNOTATION, ClusterSpec, ClusterStatus
 from headrace_operator.schema import Json, parse, to_dict
 
@@ -264,7 +264,7 @@ class ClusterReconciler:
         if listener is None:
             return None
         where = path("v1", "Service", cluster.namespace, cluster.child("external-bootstrap"))
-        return external_address(await self._context.kube.get(where), listener)
+        return next(iter(external_addresses(await self._context.kube.get(where), listener)), None)
 
     async def _tell(self, body: Json, before: ClusterStatus, status: ClusterStatus) -> None:
         if status != before:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace_operator import quantities
 from headrace_operator.manifests import Cluster, own_components
+from headrace_operator.manifests.pods import STALE_ANNOTATION
 from headrace_operator.resources import BrokerStatus
 from headrace_operator.rollout import Pod
 from headrace_operator.schema import Json
@@ -88,6 +89,11 @@ def ordinal(pod: Json) -> int:
     return int(pod["metadata"]["name"].rpartition("-")[2])
 
 
+def stale(pod: Json) -> bool:
+    """Whether a pod tells clients an outside address that is no longer its own."""
+    return STALE_ANNOTATION in pod["metadata"].get("annotations", {})
+
+
 def broker_pods(observed: Observed) -> list[Pod]:
     """The brokers' pods as a roll needs them; while the newest revision is not known none is called outdated."""
     brokers = observed.workloads.get("broker")
@@ -97,7 +103,8 @@ def broker_pods(observed: Observed) -> list[Pod]:
             name=pod["metadata"]["name"],
             ordinal=ordinal(pod),
             ready=ready(pod),
-            current=not revision or pod["metadata"]["labels"].get("controller-revision-hash") == revision,
+            current=not stale(pod)
+            and (not revision or pod["metadata"]["labels"].get("controller-revision-hash") == revision),
             deleting="deletionTimestamp" in pod["metadata"],
         )
         for pod in observed.pods.get("broker", [])

@@ -46,9 +46,11 @@ class FakeKube(Kube):
         new = copy.deepcopy(body or {})
         if method == "POST":
             where = f"{where}/{new['metadata']['name']}"
-        elif "merge-patch" in kind:
+        elif method == "PATCH":
             where = where.removesuffix("/status")
             new = _merged(self.objects.get(where, {}), new)
+        if new.get("spec", {}).get("type") == "NodePort":
+            new["spec"]["ports"][0]["nodePort"] = 30000
         about = new["metadata"] = dict(new["metadata"])
         about["resourceVersion"] = str(len(self.changes))
         self.objects[where] = new
@@ -81,7 +83,7 @@ _LISTS = {"pods", "services", "networkpolicies", "persistentvolumeclaims", "conf
 
 
 def _merged(old: Any, patch: Any) -> Any:
-    """What a merge patch makes of an object."""
+    """What a patch makes of an object."""
     if not isinstance(patch, dict):
         return patch
     found = dict(old) if isinstance(old, dict) else {}

@@ -45,16 +45,24 @@ class World:
         context = Context(Options(SERVICES), self.kube, Events(self.kube), Store())
         self.reconciler = ClusterReconciler(context, self.admin)
 
-    def pod(self, component: str, ordinal: int, **annotations: str) -> None:
+    def pod(self, component: str, ordinal: int) -> None:
         name = f"{self.cluster.child(component)}-{ordinal}"
         self.kube.objects[f"/api/v1/namespaces/shop/pods/{name}"] = {
-            "metadata": {"name": name, "labels": self.cluster.labels(component), "annotations": annotations},
+            "metadata": {"name": name, "uid": name, "labels": self.cluster.labels(component)},
             "spec": {"containers": [{"name": component, "image": SERVICES}]},
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
 
     def look(self) -> bool:
         return asyncio.run(self.reconciler.look(self.kube.objects[CLUSTER]))
+
+    def annotations(self, pod: str) -> Json:
+        found: Json = self.kube.objects[f"/api/v1/namespaces/shop/pods/{pod}"]["metadata"].get("annotations", {})
+        return found
+
+    @property
+    def evicted(self) -> list[str]:
+        return [body["metadata"]["name"] for body in self.kube.changed("POST", "/eviction")]
 
     @property
     def status(self) -> Json:
@@ -103,3 +111,20 @@ def test_a_cluster_that_never_ran_gets_what_its_spec_says() -> None:
     del world.kube.objects[f"{APPS}/statefulsets/demo-broker"]
     world.look()
     assert world.broker_replicas == 1
+
+
+def test_brokers_and_coordinators_start_again_when_their_outside_address_changes() -> None:
+    def spec(host: str) -> dict[str, Any]:
+        return {"listeners": {"external": {"type": "NodePort", "advertisedHost": host}}}
+
+    world = World(spec("old.example"), image(range(3)))
+    world.pod("coordinator", 0)
+    world.look()
+    assert world.annotations("demo-broker-1") == {"headrace.dev/external-address": "old.example:30000"}
+    world.look()
+    assert not world.evicted
+    world.kube.objects[CLUSTER]["spec"] = spec("new.example")
+    world.look()
+    assert world.annotations("demo-broker-1")["headrace.dev/external-address"] == "new.example:30000"
+    world.look()
+    assert world.evicted == ["demo-coordinator-0", "demo-broker-2"]
