@@ -20,7 +20,7 @@ from headrace_operator.resources import TopicSpec, TopicStatus
 from headrace_operator.schema import Json, parse, to_dict
 from headrace_operator.store import Name
 from headrace_operator.topic_status import status_of
-from headrace_operator.topics import Plan, TopicResource, Verdict
+from headrace_operator.topics import ANOTHERS, CONFLICT, Plan, TopicResource, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class TopicReconciler:
                 continue
             body = bodies[resource.uid]
             before = parse(TopicStatus, body.get("status"))
-            actual = image.topics.get(resource.name) if image is not None and verdict.reason != "Conflict" else None
+            actual = image.topics.get(resource.name) if image is not None and verdict.reason not in ANOTHERS else None
             if actual is not None and verdict.reason == "Creating":
                 # It was made in this very round.
                 verdict = Verdict(True, "AsSpecified", "the topic is as it shall be")
@@ -157,7 +157,7 @@ class TopicReconciler:
             status = status_of(resource.name, verdict, actual, sizes, before, generation, time)
             if status != before:
                 patches.append(self._patch(body, {"status": {**_CLEARED, **to_dict(status)}}, "status"))
-            if verdict.reason == "Conflict":
+            if verdict.reason == CONFLICT:
                 await self._context.events.tell(body, verdict.reason, verdict.message, warning=True)
         await asyncio.gather(*patches)
 

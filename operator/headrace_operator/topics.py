@@ -18,7 +18,9 @@ from headrace_operator.ledger import Owned
 from headrace_operator.manifests.settings import texts
 from headrace_operator.resources import TopicSpec
 
-NOT_ENOUGH = "NotEnoughBrokers"
+NOT_ENOUGH, CONFLICT, OTHER_GOES = "NotEnoughBrokers", "Conflict", "WaitingForDeletion"
+ANOTHERS = frozenset({CONFLICT, OTHER_GOES})
+"""Reasons of a Topic whose name in Kafka is still that of another one's topic: nothing of that is said of it."""
 LEFT_ALONE = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 """Overrides that tools set for the time of a move; they are not drift."""
 
@@ -90,7 +92,7 @@ def plan(
         for other in others:
             found.verdicts[other.uid] = Verdict(
                 False,
-                "Conflict",
+                CONFLICT,
                 f"the topic {name} belongs to the Topic {winner.resource}, which is older: delete one of the two",
             )
             if other.uid in owned:
@@ -99,7 +101,7 @@ def plan(
             continue
         if name in going:
             message = f"the topic {name} of a Topic that was deleted goes first, with its data"
-            found.verdicts[winner.uid] = Verdict(False, "Creating", message, True)
+            found.verdicts[winner.uid] = Verdict(False, OTHER_GOES, message, True)
             continue
         if (winner.spec.deletion_policy == "Delete") != (winner.uid in owned):
             _enter(found, winner)

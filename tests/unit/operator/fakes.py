@@ -103,6 +103,9 @@ class FakeAdmin(ClusterAdmin):
         self.shown = image
         self.moved: dict[TopicPartition, tuple[int, ...]] = {}
         self.created: list[NewTopic] = []
+        self.deleted: set[str] = set()
+        self.refused: dict[str, KafkaError] = {}
+        """What is said to whoever wants to create a topic."""
 
     async def image(self) -> Image | None:
         return self.shown
@@ -112,9 +115,10 @@ class FakeAdmin(ClusterAdmin):
 
     async def create(self, topics: Any) -> dict[str, KafkaError]:
         self.created.extend(topics)
-        return {}
+        return self.refused
 
     async def delete(self, names: Any) -> dict[str, KafkaError]:
+        self.deleted |= set(names)
         return {}
 
     async def move(self, moves: Mapping[TopicPartition, tuple[int, ...]]) -> dict[str, KafkaError]:

@@ -150,7 +150,7 @@ def test_a_topic_made_again_waits_until_the_data_of_the_one_before_is_gone() -> 
     again = wanted("orders", partitions=9, deletionPolicy="Delete")
     first = planned(image(range(3), THREE), again, owned=before)
     assert (first.deletes, first.partitions, first.keep) == ({"uid-before": "orders"}, {}, {})
-    assert first.verdicts["uid-orders"].reason == "Creating"
+    assert first.verdicts["uid-orders"].reason == "WaitingForDeletion"
     then = planned(image(range(3)), again)
     assert (set(then.creates), then.keep) == ({"orders"}, ORDERS)
 
