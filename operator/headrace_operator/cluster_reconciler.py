@@ -25,7 +25,7 @@ from headrace_operator.manifests.settings import live_config, wrong_config
 from headrace_operator.picture import Disk, held, some
 from headrace_operator.places import external_addresses, tell_pods
 from headrace_operator.resources import RESTART_ANNOTATION, ClusterSpec, ClusterStatus
-from headrace_operator.schema import Json, parse, to_dict
+from headrace_operator.schema import Json, parse, to_patch
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ class ClusterReconciler:
 
     async def _tell(self, body: Json, before: ClusterStatus, status: ClusterStatus) -> None:
         if status != before:
-            await self._patch_status(body, _complete(status))
+            await self._patch_status(body, to_patch(status))
         was, is_now = (conditions.is_true(s.conditions, conditions.READY) for s in (before, status))
         if was != is_now:
             ready = next(c for c in status.conditions if c["type"] == conditions.READY)
@@ -279,8 +279,3 @@ class ClusterReconciler:
         about = body["metadata"]
         where = path(API, "Cluster", about["namespace"], about["name"], "status")
         self._context.store.put(await self._context.kube.merge(where, {"status": status}))
-
-
-def _complete(status: ClusterStatus) -> Json:
-    """With null for what is absent, so that a merge takes it away."""
-    return {**dict.fromkeys(("controller", "storage", "version", "bootstrap")), **to_dict(status)}

@@ -17,7 +17,7 @@ from headrace_operator.kube import API, KubeError, path
 from headrace_operator.ledger import Ledger
 from headrace_operator.picture import Disk
 from headrace_operator.resources import TopicSpec, TopicStatus
-from headrace_operator.schema import Json, parse, to_dict
+from headrace_operator.schema import Json, parse, to_patch
 from headrace_operator.store import Name
 from headrace_operator.topic_status import status_of
 from headrace_operator.topics import ANOTHERS, CONFLICT, Plan, TopicResource, Verdict
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 PATCHES = 8
 """Requests to the API server under way at a time: whoever makes a thousand Topics one by one waits behind them."""
-_CLEARED = dict.fromkeys(("topicId", "partitions", "replicas", "inSync", "reassignment", "size"))
 
 
 class TopicReconciler:
@@ -156,7 +155,7 @@ class TopicReconciler:
             generation = body["metadata"].get("generation", 0)
             status = status_of(resource.name, verdict, actual, sizes, before, generation, time)
             if status != before:
-                patches.append(self._patch(body, {"status": {**_CLEARED, **to_dict(status)}}, "status"))
+                patches.append(self._patch(body, {"status": to_patch(status)}, "status"))
             if verdict.reason == CONFLICT:
                 await self._context.events.tell(body, verdict.reason, verdict.message, warning=True)
         await asyncio.gather(*patches)

@@ -128,3 +128,17 @@ def test_brokers_and_coordinators_start_again_when_their_outside_address_changes
     assert world.annotations("demo-broker-1")["headrace.dev/external-address"] == "new.example:30000"
     world.look()
     assert world.evicted == ["demo-coordinator-0", "demo-broker-2"]
+
+
+def test_the_outside_address_goes_from_the_status_with_its_listener() -> None:
+    spec = {"listeners": {"external": {"type": "NodePort", "advertisedHost": "nodes.example"}}}
+    world = World(spec, image(range(3)))
+    world.look()
+    world.look()
+    assert world.status["bootstrap"]["external"] == "nodes.example:30000"
+    world.kube.objects[CLUSTER]["spec"] = {}
+    world.look()
+    assert "external" not in world.status["bootstrap"]
+    patches = len(world.kube.changed("PATCH", "/status"))
+    world.look()
+    assert len(world.kube.changed("PATCH", "/status")) == patches, "nothing is left to be told"

@@ -75,3 +75,11 @@ def test_a_topic_made_again_is_not_taken_for_the_one_that_goes_first() -> None:
     assert world.admin.deleted == {"orders"}
     assert world.ready("orders") == ("False", "WaitingForDeletion")
     assert "topicId" not in world.status("orders")
+
+
+def test_what_was_told_of_a_topic_is_not_told_again() -> None:
+    world = World(image(range(3), ORDERS))
+    world.topic("orders", partitions=1)
+    assert world.look()
+    assert world.look()
+    assert len(world.kube.changed("PATCH", "/status")) == 1
