@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace_operator import quantities
 from headrace_operator.manifests import Cluster, own_components
-from headrace_operator.manifests.pods import STALE_ANNOTATION
+from headrace_operator.manifests.pods import STALE_ANNOTATION, pod_template
 from headrace_operator.resources import BrokerStatus
 from headrace_operator.rollout import Pod
 from headrace_operator.schema import Json
@@ -60,15 +60,13 @@ def without_class(observed: Observed) -> str | None:
 def workload(body: Json, component: str) -> Workload:
     """A StatefulSet or Deployment as read."""
     spec, status = body["spec"], body.get("status", {})
-    containers = spec["template"]["spec"]["containers"]
-    image = next((c["image"] for c in containers if c["name"] == component), "")
     replicas = spec.get("replicas", 1)
     seen = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 0)
     ready = status.get("readyReplicas", 0) == replicas
     updated = status.get("updatedReplicas", 0) == replicas and status.get("replicas", 0) == replicas
     return Workload(
         replicas=replicas,
-        image=image,
+        image=container_image(spec["template"], component),
         settled=seen and ready and updated,
         revision=status.get("updateRevision", "") if seen else "",
         claims=claims(body),
@@ -140,17 +138,28 @@ def trouble(pods: list[Json]) -> str | None:
     return None
 
 
+def wanted_image(cluster: Cluster, component: str) -> str:
+    """The image that a component shall run in the end: the cluster's, unless its template names another."""
+    return container_image(pod_template(replace(cluster, images={}), component), component)
+
+
+def container_image(template: Json, component: str) -> str:
+    """The image of a component's own container in a pod or the template of one."""
+    return next((c["image"] for c in template["spec"]["containers"] if c["name"] == component), "")
+
+
 def images(cluster: Cluster, observed: Observed) -> dict[str, str]:
     """The image each component shall run now: a new one goes to the next when the ones before it are settled on it.
 
-    A component that is not there yet gets the new one at once, so a fresh install does not wait in line.
+    A component that is not there yet gets the new one at once, so a fresh install does not wait in line. Nor does one
+    whose template names an image: that decides.
     """
     found: dict[str, str] = {}
     clear = True
     for component in own_components(cluster):
-        current = observed.workloads.get(component)
-        found[component] = cluster.image if current is None or clear else current.image
-        if current is not None and (current.image != cluster.image or not current.settled):
+        current, wanted = observed.workloads.get(component), wanted_image(cluster, component)
+        found[component] = cluster.image if current is None or clear or wanted != cluster.image else current.image
+        if current is not None and (current.image != wanted or not current.settled):
             clear = False
     return found
 
