@@ -20,7 +20,7 @@ from headrace_operator.resources import TopicSpec, TopicStatus
 from headrace_operator.schema import Json, parse, to_patch
 from headrace_operator.store import Name
 from headrace_operator.topic_status import status_of
-from headrace_operator.topics import ANOTHERS, CONFLICT, Plan, TopicResource, Verdict
+from headrace_operator.topics import ANOTHERS, WRONG, Plan, TopicResource, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ class TopicReconciler:
         refused: dict[str, KafkaError] = {}
         try:
             refused |= await self._admin.create(plan.creates.values())
+            plan.created = plan.creates.keys() - refused.keys()
             refused |= await self._admin.grow(plan.partitions)
             refused |= await self._admin.configure(plan.configs)
             refused |= await self._admin.move(plan.moves)
@@ -141,7 +142,7 @@ class TopicReconciler:
         image: Image | None,
         sizes: Mapping[TopicPartition, int],
     ) -> None:
-        time, patches = now(), []
+        time, patches, news = now(), [], []
         for resource in resources:
             verdict = plan.verdicts.get(resource.uid)
             if verdict is None:
@@ -156,9 +157,16 @@ class TopicReconciler:
             status = status_of(resource.name, verdict, actual, sizes, before, generation, time)
             if status != before:
                 patches.append(self._patch(body, {"status": to_patch(status)}, "status"))
-            if verdict.reason == CONFLICT:
-                await self._context.events.tell(body, verdict.reason, verdict.message, warning=True)
+            if resource.name in plan.created and verdict.reason not in ANOTHERS:
+                news.append(self._say(body, "Created", f"the topic {resource.name} was created"))
+            if verdict.reason in WRONG:
+                news.append(self._say(body, verdict.reason, verdict.message, warning=True))
         await asyncio.gather(*patches)
+        await asyncio.gather(*news)
+
+    async def _say(self, body: Json, reason: str, message: str, *, warning: bool = False) -> None:
+        async with self._patching:
+            await self._context.events.tell(body, reason, message, warning=warning)
 
     async def _patch(self, body: Json, patch: Json, sub: str = "") -> None:
         about = body["metadata"]

@@ -21,6 +21,8 @@ from headrace_operator.resources import TopicSpec
 NOT_ENOUGH, CONFLICT, OTHER_GOES = "NotEnoughBrokers", "Conflict", "WaitingForDeletion"
 ANOTHERS = frozenset({CONFLICT, OTHER_GOES})
 """Reasons of a Topic whose name in Kafka is still that of another one's topic: nothing of that is said of it."""
+WRONG = frozenset({CONFLICT, NOT_ENOUGH, "InvalidConfig", "PartitionsCannotShrink"})
+"""Reasons that a person has to do something about."""
 LEFT_ALONE = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 """Overrides that tools set for the time of a move; they are not drift."""
 
@@ -66,6 +68,8 @@ class Plan:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     keep: dict[str, Owned] = field(default_factory=dict)
     forget: set[str] = field(default_factory=set)
+    created: set[str] = field(default_factory=set)
+    """Names of topics that the cluster took, once this was carried out."""
 
     @property
     def acts(self) -> bool:

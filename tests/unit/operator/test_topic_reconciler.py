@@ -9,6 +9,7 @@ from tests.unit.operator.fakes import FakeAdmin, FakeKube
 from tests.unit.operator.pictures import image, partition, topic
 
 from headrace.cluster.image import Image
+from headrace.errors import ErrorCode, KafkaError
 from headrace_operator.context import Context, Options
 from headrace_operator.events import Events
 from headrace_operator.ledger import COMPONENT
@@ -44,7 +45,7 @@ class World:
         self.kube.objects[f"/apis/{API}/namespaces/shop/{kind.lower()}s/{name}"] = body
         self.store.put(body)
 
-    def topic(self, name: str, **spec: Any) -> None:
+    def topic(self, name: str, /, **spec: Any) -> None:
         self.put("Topic", name, {"cluster": "demo", **spec})
 
     def owned(self, uid: str, text: str) -> None:
@@ -83,3 +84,29 @@ def test_what_was_told_of_a_topic_is_not_told_again() -> None:
     assert world.look()
     assert world.look()
     assert len(world.kube.changed("PATCH", "/status")) == 1
+
+
+def test_a_topic_that_was_created_is_news() -> None:
+    world = World(image(range(3)))
+    world.topic("orders", partitions=1)
+    world.look()
+    world.admin.shown = image(range(3), ORDERS)
+    world.look()
+    assert world.kube.events == [("Normal", "Created", "the topic orders was created")]
+
+
+def test_what_a_person_has_to_change_is_news() -> None:
+    world = World(image(range(3), ORDERS, topic("few", partition([0, 1]), partition([1, 2]))))
+    world.topic("many", replicas=9)
+    world.topic("wrong", config={"retention.msec": "1"})
+    world.topic("few", partitions=1)
+    world.topic("second", name="orders")
+    world.topic("orders", partitions=1)
+    world.admin.refused = {"refused": KafkaError(ErrorCode.POLICY_VIOLATION, "not this one")}
+    world.topic("refused")
+    world.look()
+    world.look()
+    told = {(kind, reason) for kind, reason, _ in world.kube.events}
+    reasons = ("NotEnoughBrokers", "InvalidConfig", "PartitionsCannotShrink", "Conflict", "PolicyViolation")
+    assert told == {("Warning", reason) for reason in reasons}
+    assert len(world.kube.events) == len(told)
