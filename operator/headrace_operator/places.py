@@ -87,7 +87,7 @@ async def tell_pods(kube: Kube, cluster: Cluster, observed: Observed) -> str | N
             if told:
                 where = path("v1", "Pod", cluster.namespace, about["name"])
                 await kube.merge(where, {"metadata": {"annotations": told}})
-            if component == "coordinator" and stale(pod):
+            if component == "coordinator" and stale(pod) and "deletionTimestamp" not in about:
                 # Kubernetes rolls these, and knows of templates only. Their budget lets one go at a time.
                 await kube.evict(cluster.namespace, about["name"], about["uid"])
     return missing
