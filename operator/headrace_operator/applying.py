@@ -11,7 +11,7 @@ import time
 from headrace_operator.kube import Kube, KubeError, path
 from headrace_operator.manifests import Cluster, own_components
 from headrace_operator.manifests.naming import MANAGER
-from headrace_operator.observed import Observed, Workload, grown_claims, waiting_for_class, workload
+from headrace_operator.observed import Observed, Workload, claims, grown_claims, waiting_for_class, workload
 from headrace_operator.schema import Json
 
 log = logging.getLogger(__name__)
@@ -67,9 +67,7 @@ class Applier:
 
     async def _replace_if_claims_differ(self, manifest: Json, current: Workload | None) -> None:
         """Claim templates cannot be changed: the StatefulSet is made anew around its pods, which stay."""
-        templates = manifest["spec"].get("volumeClaimTemplates", [])
-        wanted = {(t["metadata"]["name"], t["spec"]["resources"]["requests"]["storage"]) for t in templates}
-        if current is None or set(current.claims) == wanted:
+        if current is None or current.claims == claims(manifest):
             return
         about = manifest["metadata"]
         log.info("%s/%s has other volumes now: it is made anew, its pods stay", about["namespace"], about["name"])

@@ -23,9 +23,9 @@ from headrace_operator.kube import API, KubeError, path
 from headrace_operator.manifests import Cluster, manifests, own_components
 from headrace_operator.manifests.settings import live_config, wrong_config
 from headrace_operator.picture import Disk, held, some
-from headrace_operator.places import external_address, tell_pods
+from headrace_operator.places import external_addresses, tell_pods
 from headrace_operator.resources import RESTART_ANNOTATION, ClusterSpec, ClusterStatus
-from headrace_operator.schema import Json, parse, to_dict
+from headrace_operator.schema import Json, parse, to_patch
 
 log = logging.getLogger(__name__)
 
@@ -125,26 +125,26 @@ class ClusterReconciler:
     ) -> tuple[Cluster, tuple[int, ...]]:
         """The cluster with the number of brokers that may run now, and the new ones that are to be filled."""
         wanted, spreading = cluster.spec.brokers.replicas, tuple(before.spreading)
-        current = seen.workloads.get("broker")
-        if current is None:
+        current = observed.brokers_there(seen, before.brokers)
+        if not current:
             return cluster, spreading
-        if current.replicas == wanted:
+        if current == wanted:
             # A topic that was created in the moment a broker left may have been placed on it.
             image = await self._admin.image() if "metadata" in seen.workloads else None
             if image is not None and (gone := {b for b in held(image) if b >= wanted and b not in image.brokers}):
                 await self._drained(body, gone, doing)
             return cluster, spreading
-        if wanted > current.replicas:
-            spreading = tuple(sorted({*spreading, *range(current.replicas, wanted)}))
+        if wanted > current:
+            spreading = tuple(sorted({*spreading, *range(current, wanted)}))
             # Known before it happens: whoever takes over after a crash fills them.
             await self._patch_status(body, {"spreading": list(spreading)})
-            await self._context.events.tell(body, "ScalingUp", f"from {current.replicas} to {wanted} brokers")
+            await self._context.events.tell(body, "ScalingUp", f"from {current} to {wanted} brokers")
             return cluster, spreading
         spreading = tuple(b for b in spreading if b < wanted)
-        if await self._drained(body, set(range(wanted, current.replicas)), doing):
-            await self._context.events.tell(body, "ScalingDown", f"from {current.replicas} to {wanted} brokers")
+        if await self._drained(body, set(range(wanted, current)), doing):
+            await self._context.events.tell(body, "ScalingDown", f"from {current} to {wanted} brokers")
             return cluster, spreading
-        return dataclasses.replace(cluster, broker_replicas=current.replicas), spreading
+        return dataclasses.replace(cluster, broker_replicas=current), spreading
 
     async def _drained(self, body: Json, leaving: set[int], doing: Doing) -> bool:
         image = await self._admin.confirmed()
@@ -264,11 +264,11 @@ class ClusterReconciler:
         if listener is None:
             return None
         where = path("v1", "Service", cluster.namespace, cluster.child("external-bootstrap"))
-        return external_address(await self._context.kube.get(where), listener)
+        return next(iter(external_addresses(await self._context.kube.get(where), listener)), None)
 
     async def _tell(self, body: Json, before: ClusterStatus, status: ClusterStatus) -> None:
         if status != before:
-            await self._patch_status(body, _complete(status))
+            await self._patch_status(body, to_patch(status))
         was, is_now = (conditions.is_true(s.conditions, conditions.READY) for s in (before, status))
         if was != is_now:
             ready = next(c for c in status.conditions if c["type"] == conditions.READY)
@@ -279,8 +279,3 @@ class ClusterReconciler:
         about = body["metadata"]
         where = path(API, "Cluster", about["namespace"], about["name"], "status")
         self._context.store.put(await self._context.kube.merge(where, {"status": status}))
-
-
-def _complete(status: ClusterStatus) -> Json:
-    """With null for what is absent, so that a merge takes it away."""
-    return {**dict.fromkeys(("controller", "storage", "version", "bootstrap")), **to_dict(status)}

@@ -10,7 +10,15 @@ from headrace_operator import conditions, picture, quantities, rollout
 from headrace_operator.conditions import Condition
 from headrace_operator.manifests import Cluster, own_components
 from headrace_operator.manifests.naming import GRPC_PORT, KAFKA_PORT
-from headrace_operator.observed import Observed, ordinal, ready, trouble, without_class
+from headrace_operator.observed import (
+    Observed,
+    container_image,
+    ordinal,
+    ready,
+    trouble,
+    wanted_image,
+    without_class,
+)
 from headrace_operator.picture import Disk
 from headrace_operator.resources import Addresses, BrokerStatus, ClusterStatus
 from headrace_operator.schema import Json
@@ -58,7 +66,6 @@ def status_of(facts: Facts, before: ClusterStatus, generation: int, time: str) -
     brokers = _brokers(facts)
     serving = sum(each.state == "Running" for each in brokers if each.id < cluster.spec.brokers.replicas)
     selector = ",".join(f"{k}={v}" for k, v in cluster.selector("broker").items())
-    running = {w.image for c, w in observed.workloads.items() if c in own_components(cluster)}
     host = cluster.host("bootstrap")
     total, used = sum(d.total for d in facts.disks.values()), sum(d.used for d in facts.disks.values())
     status = ClusterStatus(
@@ -69,7 +76,7 @@ def status_of(facts: Facts, before: ClusterStatus, generation: int, time: str) -
         brokers_ready=f"{serving}/{cluster.spec.brokers.replicas}",
         brokers=brokers,
         bootstrap=Addresses(kafka=f"{host}:{KAFKA_PORT}", grpc=f"{host}:{GRPC_PORT}", external=facts.external),
-        version=running.pop() if len(running) == 1 else before.version,
+        version=_version(cluster, observed) or before.version,
         storage=f"{quantities.rounded(used)} of {quantities.rounded(total)}" if total else before.storage,
         live_config=facts.memory.live_config,
         spreading=facts.memory.spreading,
@@ -99,6 +106,18 @@ def _counted(status: ClusterStatus, image: Image) -> ClusterStatus:
     )
 
 
+def _version(cluster: Cluster, observed: Observed) -> str | None:
+    """The one image that all services run, as their pods say; None while there are two."""
+    found: set[str] = set()
+    for component in own_components(cluster):
+        # One whose template names an image has that, whatever the others run.
+        if wanted_image(cluster, component) == cluster.image:
+            found |= {container_image(pod, component) for pod in observed.pods.get(component, [])}
+            if (workload := observed.workloads.get(component)) is not None:
+                found.add(workload.image)
+    return found.pop() if len(found) == 1 else None
+
+
 def _brokers(facts: Facts) -> tuple[BrokerStatus, ...]:
     cluster, image = facts.cluster, facts.image or Image()
     pods = {ordinal(pod): pod for pod in facts.observed.pods.get("broker", [])}
@@ -114,7 +133,7 @@ def _brokers(facts: Facts) -> tuple[BrokerStatus, ...]:
                 id=broker,
                 pod=f"{cluster.child('broker')}-{broker}",
                 state=_state(cluster, broker, pod, facts.image),
-                image=_image(pod),
+                image=container_image(pod, "broker") or None if pod else None,
                 leaders=led[broker],
                 replicas=held[broker],
                 out_of_sync=lagging.count(broker),
@@ -124,11 +143,6 @@ def _brokers(facts: Facts) -> tuple[BrokerStatus, ...]:
             )
         )
     return tuple(found)
-
-
-def _image(pod: Json | None) -> str | None:
-    containers = pod["spec"]["containers"] if pod else []
-    return next((c["image"] for c in containers if c["name"] == "broker"), None)
 
 
 def _state(cluster: Cluster, broker: int, pod: Json | None, image: Image | None) -> str:

@@ -1,11 +1,13 @@
-"""Events: what a person who runs `kubectl describe` wants to know. The same news is told once, not at every look."""
+"""Events: what a person who runs `kubectl describe` wants to know. The same news is not told at every look."""
 
 from __future__ import annotations
 
 import datetime
 import logging
+import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 
 from headrace_operator.kube import FIELD_MANAGER, Kube, KubeError, path
 from headrace_operator.resources import API_VERSION
@@ -14,6 +16,8 @@ from headrace_operator.schema import Json
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
+AGAIN_SECONDS = 600.0
+"""What is still so, or so again, is told again after this: Kubernetes forgets Events after an hour."""
 
 
 def now() -> str:
@@ -24,21 +28,23 @@ def now() -> str:
 class Events:
     """Tells news about our resources."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube = kube
-        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._clock = clock
+        self._last: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
 
     async def tell(self, body: Json, reason: str, message: str, *, warning: bool = False) -> None:
-        """Writes an Event, unless the last one of this reason about this object said the same."""
-        about = body["metadata"]
+        """Writes an Event, unless the last one of this reason about this object said the same not long ago."""
+        about, at = body["metadata"], self._clock()
         key = (about["uid"], reason)
-        if self._last.get(key) == message:
+        before, told = self._last.get(key, ("", 0.0))
+        if before == message and at - told < AGAIN_SECONDS:
             return
-        self._last[key] = message
+        self._last[key] = (message, at)
         self._last.move_to_end(key)
         while len(self._last) > _REMEMBERED:
             self._last.popitem(last=False)
-        time = now()
+        stamp = now()
         event = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -53,8 +59,8 @@ class Events:
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message[:1024],
-            "firstTimestamp": time,
-            "lastTimestamp": time,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
             "count": 1,
             "source": {"component": FIELD_MANAGER},
         }

@@ -29,6 +29,7 @@ class Workers:
         self._workers: dict[Name, Worker] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._counted: set[Name] = set()
+        self._stopped = False
 
     def take(self, kind: str, event: str | None, body: Json) -> None:
         """News from a watch."""
@@ -44,7 +45,7 @@ class Workers:
             before = _held(self._context, kind, body)
             name = store.put(body)
             matters = before is None or _essence(before) != _essence(body)
-        if name is None or not matters:
+        if name is None or not matters or self._stopped:
             return
         if not store.known(name):
             self._end(name)
@@ -86,6 +87,8 @@ class Workers:
         self._counted = set(asked)
 
     async def stop(self) -> None:
+        """Ends all work; news that the watches still tell begins none."""
+        self._stopped = True
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()), *self._ending)
         self._workers.clear()
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 
 import kopf
@@ -29,6 +29,7 @@ from headrace_operator.store import Store
 log = logging.getLogger("headrace_operator")
 
 LIST_SECONDS, STALE_SECONDS = 20.0, 60.0
+RELEASE_SECONDS = 5.0
 
 
 def options(environ: Mapping[str, str]) -> Options:
@@ -133,46 +134,61 @@ async def run(chosen: Options) -> None:
             try:
                 await _work(chosen, kube, health, lease, stop)
             finally:
-                with suppress(KubeError):
-                    await lease.release()
+                with suppress(KubeError, TimeoutError):
+                    async with asyncio.timeout(RELEASE_SECONDS):
+                        await lease.release()
     finally:
         await site.cleanup()
 
 
 async def _work(chosen: Options, kube: Kube, health: Health, lease: Lease, stop: asyncio.Event) -> None:
-    await apply_definitions(kube)
     workers = Workers(Context(chosen, kube, Events(kube), Store()), health.freshness)
-    health.workers = workers
-    following = kopf.operator(
-        registry=registry(workers),
-        standalone=True,
-        clusterwide=not chosen.namespaces,
-        namespaces=chosen.namespaces,
-        stop_flag=stop,
-    )
-    tasks = [
-        asyncio.create_task(following, name="kopf"),
-        asyncio.create_task(lease.keep(), name="lease"),
-        asyncio.create_task(check_watches(kube, health, chosen.namespaces), name="freshness"),
-    ]
+    keeping = asyncio.create_task(lease.keep(), name="lease")
+    # Kept from the first moment: an API server that is slow to take definitions must not cost the Lease unnoticed.
+    tasks = [keeping, asyncio.create_task(apply_definitions(kube), name="definitions")]
+    following = None
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await _one_ends(tasks)
+        health.workers = workers
+        following = asyncio.create_task(
+            kopf.operator(
+                registry=registry(workers),
+                standalone=True,
+                clusterwide=not chosen.namespaces,
+                namespaces=chosen.namespaces,
+                stop_flag=stop,
+            ),
+            name="kopf",
+        )
+        watching = asyncio.create_task(check_watches(kube, health, chosen.namespaces), name="freshness")
+        tasks = [keeping, following, watching]
+        await _one_ends(tasks)
     finally:
-        stop.set()
-        for task in tasks[1:]:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # First of all nothing is done any more: the next operator may be at work already.
         await workers.stop()
+        stop.set()
+        for task in tasks:
+            if task is not following:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one_ends(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Waits until one of them ends, and fails as it did."""
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
 
 
 async def _first(stop: asyncio.Event, wanted: Coroutine[None, None, None]) -> bool:
-    """Waits for `wanted`; True when the process was told to stop before."""
-    tasks: list[asyncio.Task[object]] = [asyncio.create_task(wanted), asyncio.create_task(stop.wait())]
+    """Waits for `wanted`; True when the process was told to stop before. It fails as `wanted` does."""
+    first = asyncio.create_task(wanted)
+    tasks: list[asyncio.Task[object]] = [first, asyncio.create_task(stop.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+    if not stop.is_set():
+        first.result()
     return stop.is_set()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from headrace_operator import quantities
 from headrace_operator.manifests import Cluster, own_components
+from headrace_operator.manifests.pods import STALE_ANNOTATION, pod_template
+from headrace_operator.resources import BrokerStatus
 from headrace_operator.rollout import Pod
 from headrace_operator.schema import Json
 
@@ -20,8 +23,8 @@ class Workload:
     settled: bool
     """Whether Kubernetes has carried out what it says, and every pod is ready."""
     revision: str = ""
-    claims: tuple[tuple[str, str], ...] = ()
-    """Name and size of its volume claims."""
+    claims: dict[str, int] = field(default_factory=dict)
+    """Size of each of its volume claims, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +60,23 @@ def without_class(observed: Observed) -> str | None:
 def workload(body: Json, component: str) -> Workload:
     """A StatefulSet or Deployment as read."""
     spec, status = body["spec"], body.get("status", {})
-    containers = spec["template"]["spec"]["containers"]
-    image = next((c["image"] for c in containers if c["name"] == component), "")
     replicas = spec.get("replicas", 1)
     seen = status.get("observedGeneration", 0) >= body["metadata"].get("generation", 0)
     ready = status.get("readyReplicas", 0) == replicas
     updated = status.get("updatedReplicas", 0) == replicas and status.get("replicas", 0) == replicas
-    templates = spec.get("volumeClaimTemplates", [])
     return Workload(
         replicas=replicas,
-        image=image,
+        image=container_image(spec["template"], component),
         settled=seen and ready and updated,
         revision=status.get("updateRevision", "") if seen else "",
-        claims=tuple((t["metadata"]["name"], t["spec"]["resources"]["requests"]["storage"]) for t in templates),
+        claims=claims(body),
     )
+
+
+def claims(body: Json) -> dict[str, int]:
+    """The size of each volume claim of a StatefulSet; the API server spells it in its own way (1024Gi: 1Ti)."""
+    templates = body["spec"].get("volumeClaimTemplates", [])
+    return {t["metadata"]["name"]: quantities.parse(t["spec"]["resources"]["requests"]["storage"]) for t in templates}
 
 
 def ready(pod: Json) -> bool:
@@ -79,6 +85,11 @@ def ready(pod: Json) -> bool:
 
 def ordinal(pod: Json) -> int:
     return int(pod["metadata"]["name"].rpartition("-")[2])
+
+
+def stale(pod: Json) -> bool:
+    """Whether a pod tells clients an outside address that is no longer its own."""
+    return STALE_ANNOTATION in pod["metadata"].get("annotations", {})
 
 
 def broker_pods(observed: Observed) -> list[Pod]:
@@ -90,11 +101,25 @@ def broker_pods(observed: Observed) -> list[Pod]:
             name=pod["metadata"]["name"],
             ordinal=ordinal(pod),
             ready=ready(pod),
-            current=not revision or pod["metadata"]["labels"].get("controller-revision-hash") == revision,
+            current=not stale(pod)
+            and (not revision or pod["metadata"]["labels"].get("controller-revision-hash") == revision),
             deleting="deletionTimestamp" in pod["metadata"],
         )
         for pod in observed.pods.get("broker", [])
     ]
+
+
+def brokers_there(observed: Observed, told: Iterable[BrokerStatus]) -> int:
+    """How many brokers a cluster has; none before it was made.
+
+    An operator that was killed while it made their StatefulSet anew left the pods alone: then they say it, and the last
+    status for one that is just not there. Else those that are not drained would go with the new StatefulSet.
+    """
+    if (workload := observed.workloads.get("broker")) is not None:
+        return workload.replicas
+    there = {ordinal(pod) for pod in observed.pods.get("broker", [])}
+    there |= {broker.id for broker in told if broker.state != "Missing"}
+    return 1 + max(there, default=-1)
 
 
 def trouble(pods: list[Json]) -> str | None:
@@ -113,17 +138,28 @@ def trouble(pods: list[Json]) -> str | None:
     return None
 
 
+def wanted_image(cluster: Cluster, component: str) -> str:
+    """The image that a component shall run in the end: the cluster's, unless its template names another."""
+    return container_image(pod_template(replace(cluster, images={}), component), component)
+
+
+def container_image(template: Json, component: str) -> str:
+    """The image of a component's own container in a pod or the template of one."""
+    return next((c["image"] for c in template["spec"]["containers"] if c["name"] == component), "")
+
+
 def images(cluster: Cluster, observed: Observed) -> dict[str, str]:
     """The image each component shall run now: a new one goes to the next when the ones before it are settled on it.
 
-    A component that is not there yet gets the new one at once, so a fresh install does not wait in line.
+    A component that is not there yet gets the new one at once, so a fresh install does not wait in line. Nor does one
+    whose template names an image: that decides.
     """
     found: dict[str, str] = {}
     clear = True
     for component in own_components(cluster):
-        current = observed.workloads.get(component)
-        found[component] = cluster.image if current is None or clear else current.image
-        if current is not None and (current.image != cluster.image or not current.settled):
+        current, wanted = observed.workloads.get(component), wanted_image(cluster, component)
+        found[component] = cluster.image if current is None or clear or wanted != cluster.image else current.image
+        if current is not None and (current.image != wanted or not current.settled):
             clear = False
     return found
 

@@ -359,7 +359,7 @@ class BrokerStatus:
 
     id: int = spec_field("Its id, which is its pod's ordinal.")
     pod: str = spec_field("Its pod.")
-    state: str = spec_field("Running, Starting, Restarting, Draining, Down or Missing.")
+    state: str = spec_field("Running, Starting, Restarting, Draining, Leaving, Down or Missing.")
     image: str | None = spec_field("The image it runs.", default=None)
     leaders: int = spec_field("Partitions it leads.", default=0)
     replicas: int = spec_field("Replicas it holds.", default=0)

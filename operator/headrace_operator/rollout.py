@@ -20,7 +20,7 @@ class Pod:
     ordinal: int
     ready: bool
     current: bool
-    """Whether it runs the newest template."""
+    """Whether it runs the newest template, and tells the address that it has."""
     deleting: bool = False
 
 

@@ -53,7 +53,8 @@ def drain(image: Image, leaving: Collection[int], portion: int = PORTION) -> Mov
         room -= 1
         for at, replica in enumerate(replicas):
             if replica in leaving:
-                replicas[at] = choose(image, replicas, free, held)
+                # The rack of who leaves is free again.
+                replicas[at] = choose(image, [r for r in replicas if r not in leaving], free, held)
                 free.remove(replicas[at])
                 held[replicas[at]] += 1
                 held[replica] -= 1

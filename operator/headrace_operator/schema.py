@@ -177,10 +177,10 @@ def parse(cls: type[T], given: Mapping[str, Any] | None) -> T:
     """A dataclass from an object of the API server; what the class does not know is left out."""
     values: Json = {}
     given = given or {}
-    for name, hint, about, _ in declared(cls):
+    for name, hint, _, _ in declared(cls):
         value = given.get(camel(name))
         if value is not None:
-            values[name] = value if about.whole is not None else _parse_value(_bare(hint), value)
+            values[name] = _parse_value(_bare(hint), value)
     return cls(**values)
 
 
@@ -205,4 +205,14 @@ def to_dict(value: Any) -> Json:
             found[camel(name)] = [to_dict(each) if is_dataclass(each) else each for each in one]
         else:
             found[camel(name)] = one
+    return found
+
+
+def to_patch(value: Any) -> Json:
+    """As `to_dict`, with null for what is None, so that a merge takes it away; lists it replaces as a whole."""
+    found = to_dict(value)
+    for name, _, _, _ in declared(type(value)):
+        one = getattr(value, name)
+        if one is None or is_dataclass(one):
+            found[camel(name)] = None if one is None else to_patch(one)
     return found

@@ -17,16 +17,15 @@ from headrace_operator.kube import API, KubeError, path
 from headrace_operator.ledger import Ledger
 from headrace_operator.picture import Disk
 from headrace_operator.resources import TopicSpec, TopicStatus
-from headrace_operator.schema import Json, parse, to_dict
+from headrace_operator.schema import Json, parse, to_patch
 from headrace_operator.store import Name
 from headrace_operator.topic_status import status_of
-from headrace_operator.topics import Plan, TopicResource, Verdict
+from headrace_operator.topics import ANOTHERS, WRONG, Plan, TopicResource, Verdict
 
 log = logging.getLogger(__name__)
 
 PATCHES = 8
 """Requests to the API server under way at a time: whoever makes a thousand Topics one by one waits behind them."""
-_CLEARED = dict.fromkeys(("topicId", "partitions", "replicas", "inSync", "reassignment", "size"))
 
 
 class TopicReconciler:
@@ -101,6 +100,7 @@ class TopicReconciler:
         refused: dict[str, KafkaError] = {}
         try:
             refused |= await self._admin.create(plan.creates.values())
+            plan.created = plan.creates.keys() - refused.keys()
             refused |= await self._admin.grow(plan.partitions)
             refused |= await self._admin.configure(plan.configs)
             refused |= await self._admin.move(plan.moves)
@@ -142,24 +142,31 @@ class TopicReconciler:
         image: Image | None,
         sizes: Mapping[TopicPartition, int],
     ) -> None:
-        time, patches = now(), []
+        time, patches, news = now(), [], []
         for resource in resources:
             verdict = plan.verdicts.get(resource.uid)
             if verdict is None:
                 continue
             body = bodies[resource.uid]
             before = parse(TopicStatus, body.get("status"))
-            actual = image.topics.get(resource.name) if image is not None and verdict.reason != "Conflict" else None
+            actual = image.topics.get(resource.name) if image is not None and verdict.reason not in ANOTHERS else None
             if actual is not None and verdict.reason == "Creating":
                 # It was made in this very round.
                 verdict = Verdict(True, "AsSpecified", "the topic is as it shall be")
             generation = body["metadata"].get("generation", 0)
             status = status_of(resource.name, verdict, actual, sizes, before, generation, time)
             if status != before:
-                patches.append(self._patch(body, {"status": {**_CLEARED, **to_dict(status)}}, "status"))
-            if verdict.reason == "Conflict":
-                await self._context.events.tell(body, verdict.reason, verdict.message, warning=True)
+                patches.append(self._patch(body, {"status": to_patch(status)}, "status"))
+            if resource.name in plan.created and verdict.reason not in ANOTHERS:
+                news.append(self._say(body, "Created", f"the topic {resource.name} was created"))
+            if verdict.reason in WRONG:
+                news.append(self._say(body, verdict.reason, verdict.message, warning=True))
         await asyncio.gather(*patches)
+        await asyncio.gather(*news)
+
+    async def _say(self, body: Json, reason: str, message: str, *, warning: bool = False) -> None:
+        async with self._patching:
+            await self._context.events.tell(body, reason, message, warning=warning)
 
     async def _patch(self, body: Json, patch: Json, sub: str = "") -> None:
         about = body["metadata"]

@@ -18,6 +18,11 @@ from headrace_operator.ledger import Owned
 from headrace_operator.manifests.settings import texts
 from headrace_operator.resources import TopicSpec
 
+NOT_ENOUGH, CONFLICT, OTHER_GOES = "NotEnoughBrokers", "Conflict", "WaitingForDeletion"
+ANOTHERS = frozenset({CONFLICT, OTHER_GOES})
+"""Reasons of a Topic whose name in Kafka is still that of another one's topic: nothing of that is said of it."""
+WRONG = frozenset({CONFLICT, NOT_ENOUGH, "InvalidConfig", "PartitionsCannotShrink"})
+"""Reasons that a person has to do something about."""
 LEFT_ALONE = frozenset({"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"})
 """Overrides that tools set for the time of a move; they are not drift."""
 
@@ -63,6 +68,8 @@ class Plan:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     keep: dict[str, Owned] = field(default_factory=dict)
     forget: set[str] = field(default_factory=set)
+    created: set[str] = field(default_factory=set)
+    """Names of topics that the cluster took, once this was carried out."""
 
     @property
     def acts(self) -> bool:
@@ -89,7 +96,7 @@ def plan(
         for other in others:
             found.verdicts[other.uid] = Verdict(
                 False,
-                "Conflict",
+                CONFLICT,
                 f"the topic {name} belongs to the Topic {winner.resource}, which is older: delete one of the two",
             )
             if other.uid in owned:
@@ -98,7 +105,7 @@ def plan(
             continue
         if name in going:
             message = f"the topic {name} of a Topic that was deleted goes first, with its data"
-            found.verdicts[winner.uid] = Verdict(False, "Creating", message, True)
+            found.verdicts[winner.uid] = Verdict(False, OTHER_GOES, message, True)
             continue
         if (winner.spec.deletion_policy == "Delete") != (winner.uid in owned):
             _enter(found, winner)
@@ -128,14 +135,10 @@ def _one(found: Plan, topic: TopicResource, image: Image, usable: Collection[int
     except InvalidConfig as error:
         found.verdicts[topic.uid] = Verdict(False, "InvalidConfig", error.message)
         return
-    if spec.replicas is not None and spec.replicas > len(usable):
-        found.verdicts[topic.uid] = Verdict(
-            False,
-            "NotEnoughBrokers",
-            f"it shall have {spec.replicas} replicas and there are {len(usable)} brokers: add brokers, or lower it",
-        )
-        return
     if actual is None:
+        if spec.replicas is not None and spec.replicas > len(usable):
+            found.verdicts[topic.uid] = Verdict(False, NOT_ENOUGH, _too_few(spec.replicas, usable))
+            return
         found.creates[topic.name] = NewTopic(topic.name, spec.partitions, spec.replicas, config)
         found.verdicts[topic.uid] = Verdict(False, "Creating", "it is being created", True)
         return
@@ -164,15 +167,28 @@ def _alter(
         )
         return
     if spec.partitions is not None and spec.partitions > len(actual.partitions):
-        found.partitions[topic.name] = spec.partitions
-        doing.append(f"it grows to {spec.partitions} partitions")
+        # The controller gives them as many replicas as the others have, on brokers that are alive, and refuses else.
+        factor = max(len(picture.target(state)) for state in actual.partitions)
+        if factor <= len(usable):
+            found.partitions[topic.name] = spec.partitions
+            doing.append(f"it grows to {spec.partitions} partitions")
+        else:
+            doing.append(f"it grows to {spec.partitions} partitions once {factor} brokers are alive")
+    short = False
     if spec.replicas is not None:
         moves = replica_moves(actual, spec.replicas, image, usable, held)
         found.moves |= moves
         under_way = sum(picture.moving(state) for state in actual.partitions)
         if moves or under_way:
             doing.append(f"{max(len(moves), under_way)} of {len(actual.partitions)} partitions move")
-    found.verdicts[topic.uid] = _judge(actual, image, doing)
+        short = any(
+            not picture.moving(state) and len(state.replicas) < spec.replicas and (topic.name, index) not in moves
+            for index, state in enumerate(actual.partitions)
+        )
+    verdict = _judge(actual, image, doing)
+    if short and verdict.ready:
+        verdict = Verdict(False, NOT_ENOUGH, _too_few(spec.replicas or 0, usable), bool(doing))
+    found.verdicts[topic.uid] = verdict
 
 
 def _judge(actual: Topic, image: Image, doing: list[str]) -> Verdict:
@@ -182,6 +198,10 @@ def _judge(actual: Topic, image: Image, doing: list[str]) -> Verdict:
     if doing:
         return Verdict(True, "Changing", ", ".join(doing), True)
     return Verdict(True, "AsSpecified", "the topic is as it shall be")
+
+
+def _too_few(replicas: int, usable: Collection[int]) -> str:
+    return f"it shall have {replicas} replicas and {len(usable)} brokers are alive: add brokers, or lower it"
 
 
 def normalized(config: Mapping[str, object]) -> dict[str, str]:
@@ -199,11 +219,15 @@ def config_changes(wanted: Mapping[str, str], actual: Mapping[str, str]) -> dict
 def replica_moves(
     topic: Topic, replicas: int, image: Image, usable: Collection[int], held: Counter[int]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Moves that give each partition its number of replicas; partitions that move already are left to arrive."""
+    """Moves that give each partition its number of replicas; partitions that move already are left to arrive, and
+    those that too few brokers are alive for stay as they are."""
     found: dict[TopicPartition, tuple[int, ...]] = {}
     for index, state in enumerate(topic.partitions):
         chosen = list(state.replicas)
         if picture.moving(state) or len(chosen) == replicas:
+            continue
+        free = [b for b in usable if b not in chosen]
+        if len(chosen) + len(free) < replicas:
             continue
         while len(chosen) > replicas:
             # The last one goes, unless one is out of sync: that one is missed least.
@@ -211,7 +235,8 @@ def replica_moves(
             chosen.remove(gone)
             held[gone] -= 1
         while len(chosen) < replicas:
-            new = scaling.choose(image, chosen, [b for b in usable if b not in chosen], held)
+            new = scaling.choose(image, chosen, free, held)
+            free.remove(new)
             chosen.append(new)
             held[new] += 1
         found[TopicPartition(topic.name, index)] = tuple(chosen)

@@ -22,6 +22,8 @@ RACK_ANNOTATION = f"{PREFIX}/rack"
 EXTERNAL_ANNOTATION = f"{PREFIX}/external-address"
 """The operator writes both onto a pod once it knows where the pod runs; an init container waits for them. So a broker
 knows its failure domain and its address without any right on the API server."""
+STALE_ANNOTATION = f"{PREFIX}/stale-address"
+"""The outside address that a pod started with, once it has another: it has to start again to tell that to clients."""
 TOLD_ANNOTATION = f"{PREFIX}/told"
 """When a pod was reminded of them."""
 WAITING = "wait-for-place"

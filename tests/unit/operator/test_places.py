@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace_operator.places import external_address, still_waits
+from headrace_operator.places import external_addresses, news, still_waits
 from headrace_operator.resources import ExternalListener
 from headrace_operator.schema import Json, parse
 
@@ -16,7 +16,7 @@ def service(**load_balancer: str) -> Json:
 
 
 def address(found: Json | None, **listener: str) -> str | None:
-    return external_address(found, parse(ExternalListener, listener))
+    return next(iter(external_addresses(found, parse(ExternalListener, listener))), None)
 
 
 def test_a_node_port_is_behind_the_address_that_was_given() -> None:
@@ -43,3 +43,25 @@ def test_a_pod_that_was_told_and_did_not_notice_still_waits() -> None:
     assert not still_waits(pod(terminated={"exitCode": 0}))
     assert not still_waits(pod(waiting={"reason": "PodInitializing"}))
     assert not still_waits({"status": {}})
+
+
+def told(address: str | None, waits: bool = False) -> Json:
+    state: Json = {"running": {}} if waits else {"terminated": {}}
+    return {
+        "metadata": {"annotations": {"headrace.dev/external-address": address} if address else {}},
+        "status": {"initContainerStatuses": [{"name": "wait-for-place", "state": state}]},
+    }
+
+
+def test_a_pod_that_runs_with_another_address_has_to_start_again() -> None:
+    assert news(told("old:1"), ["new:1"]) == {
+        "headrace.dev/external-address": "new:1",
+        "headrace.dev/stale-address": "old:1",
+    }
+    assert news(told("old:1", waits=True), ["new:1"]) == {"headrace.dev/external-address": "new:1"}
+    assert news(told(None, waits=True), ["new:1"]) == {"headrace.dev/external-address": "new:1"}
+
+
+def test_an_address_that_still_holds_is_left_alone() -> None:
+    assert news(told("b:1"), ["a:1", "b:1"]) == {}
+    assert news(told("b:1"), []) == {}, "a load balancer that has none for a moment"

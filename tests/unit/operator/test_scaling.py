@@ -89,3 +89,10 @@ def test_moves_come_in_portions_and_those_under_way_count() -> None:
 def test_replacements_prefer_another_rack() -> None:
     before = image({0: "a", 1: "b", 2: "a", 3: "b"}, topic("t", partition([0, 3])))
     assert scaling.drain(before, {3}).moves == {("t", 0): (0, 1)}
+
+
+def test_the_rack_of_a_broker_that_leaves_is_not_taken() -> None:
+    """Broker 2 has the lowest id and holds nothing, and yet 3 is right: it is in the rack that 4 leaves."""
+    racks = {0: "a", 1: "b", 2: "a", 3: "c", 4: "c"}
+    before = image(racks, topic("s", partition([3])), topic("t", partition([0, 1, 4])))
+    assert scaling.drain(before, {4}).moves == {("t", 0): (0, 1, 3)}

@@ -81,6 +81,30 @@ def test_more_replicas_than_brokers_is_said_and_heals() -> None:
     assert planned(image(range(3)), topic_).creates
 
 
+def test_a_broker_that_is_away_does_not_keep_a_topic_from_being_altered() -> None:
+    """With as many replicas as it shall have, one of them on the broker that restarts: nothing is wrong with it."""
+    picture = image([0, 2], topic("orders", partition([0, 1, 2], isr=[0, 2])))
+    assert planned(picture, wanted("orders", replicas=3)).verdicts["uid-orders"].reason == "AsSpecified"
+    found = planned(picture, wanted("orders", partitions=2, replicas=3, config={"retention.ms": "7"}))
+    assert found.configs == {"orders": {"retention.ms": "7"}}
+    # The controller would refuse new partitions now.
+    assert not found.partitions
+    verdict = found.verdicts["uid-orders"]
+    assert (verdict.ready, verdict.progressing) == (True, True)
+    assert "once 3 brokers are alive" in verdict.message
+    back = image(range(3), topic("orders", partition([0, 1, 2], isr=[0, 2])))
+    assert planned(back, wanted("orders", partitions=2, replicas=3)).partitions == {"orders": 2}
+
+
+def test_more_replicas_than_brokers_holds_up_nothing_else_and_heals() -> None:
+    before = topic("orders", partition([0, 1]), partition([1, 0]))
+    spec = wanted("orders", partitions=3, replicas=3, config={"retention.ms": "7"})
+    found = planned(image(range(2), before), spec)
+    assert found.verdicts["uid-orders"].reason == "NotEnoughBrokers"
+    assert (found.partitions, found.configs, found.moves) == ({"orders": 3}, {"orders": {"retention.ms": "7"}}, {})
+    assert len(planned(image(range(3), before), spec).moves) == 2
+
+
 def test_a_wrong_setting_is_said_with_the_nearest_right_one() -> None:
     found = planned(image(range(3)), wanted("orders", config={"retention.msec": "1"}))
     assert not found.acts
@@ -126,7 +150,7 @@ def test_a_topic_made_again_waits_until_the_data_of_the_one_before_is_gone() -> 
     again = wanted("orders", partitions=9, deletionPolicy="Delete")
     first = planned(image(range(3), THREE), again, owned=before)
     assert (first.deletes, first.partitions, first.keep) == ({"uid-before": "orders"}, {}, {})
-    assert first.verdicts["uid-orders"].reason == "Creating"
+    assert first.verdicts["uid-orders"].reason == "WaitingForDeletion"
     then = planned(image(range(3)), again)
     assert (set(then.creates), then.keep) == ({"orders"}, ORDERS)
 
