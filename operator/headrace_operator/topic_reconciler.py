@@ -24,6 +24,8 @@ from headrace_operator.topics import ANOTHERS, WRONG, Plan, TopicResource, Verdi
 
 log = logging.getLogger(__name__)
 
+TOLD_ONE_BY_ONE = 50
+"""Topics made in one look that have an Event each; of more their status tells, as Events would take as long again."""
 PATCHES = 8
 """Requests to the API server under way at a time: whoever makes a thousand Topics one by one waits behind them."""
 
@@ -157,7 +159,11 @@ class TopicReconciler:
             status = status_of(resource.name, verdict, actual, sizes, before, generation, time)
             if status != before:
                 patches.append(self._patch(body, {"status": to_patch(status)}, "status"))
-            if resource.name in plan.created and verdict.reason not in ANOTHERS:
+            if (
+                len(plan.created) <= TOLD_ONE_BY_ONE
+                and resource.name in plan.created
+                and verdict.reason not in ANOTHERS
+            ):
                 news.append(self._say(body, "Created", f"the topic {resource.name} was created"))
             if verdict.reason in WRONG:
                 news.append(self._say(body, verdict.reason, verdict.message, warning=True))
