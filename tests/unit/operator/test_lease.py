@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -24,21 +23,12 @@ class Moody(FakeKube):
 
     mood = "answers"
 
-    async def call(
-        self,
-        method: str,
-        where: str,
-        body: Json | None = None,
-        *,
-        kind: str = "",
-        accept: str = "",
-        query: Mapping[str, str] | None = None,
-    ) -> Json:
+    async def call(self, method: str, where: str, body: Json | None = None, **more: Any) -> Json:
         if self.mood == "hangs":
             await asyncio.sleep(30)
         if self.mood != "answers":
             raise KubeError(0, "the API server does not answer")
-        return await super().call(method, where, body, kind=kind, accept=accept, query=query)
+        return await super().call(method, where, body, **more)
 
 
 class Trial:
