@@ -14,7 +14,8 @@ import errno
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -248,21 +249,28 @@ class LogDirs:
             # It may have been opened before this broker had heard of the topic's settings.
             log.update_config(self._config_of(topic))
             if topic_id is not None and key not in self.topic_ids:
-                self._write_topic_id(self._dir_of[key], log.folder, topic_id)
+                with self._using(self._dir_of[key], log.folder):
+                    self._write_topic_id(self._dir_of[key], log.folder, topic_id)
                 self.topic_ids[key] = topic_id
             return log
         if not is_new and any(not log_dir.online for log_dir in self.dirs):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} may lie in a log dir that is offline")
         log_dir = self._emptiest()
         folder = os.path.join(log_dir.path, f"{topic}-{partition}")
-        try:
+        with self._using(log_dir, folder):
             log = open_log(self.files, folder, self._config_of(topic), Known(), self._random.random())
             self._write_topic_id(log_dir, folder, topic_id)
+        self._add(log_dir, key, log, topic_id)
+        return log
+
+    @contextmanager
+    def _using(self, log_dir: LogDir, folder: str) -> Iterator[None]:
+        """What fails in here takes the dir offline, and is told as KAFKA_STORAGE_ERROR."""
+        try:
+            yield
         except OSError as error:
             self.fail(log_dir, error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
-        self._add(log_dir, key, log, topic_id)
-        return log
 
     def _write_topic_id(self, log_dir: LogDir, folder: str, topic_id: uuid.UUID | None) -> None:
         if topic_id is not None:
@@ -325,12 +333,9 @@ class LogDirs:
         name = f"{topic[: 255 - len(DELETE) - 34 - len(str(partition))]}-{partition}.{unique}{DELETE}"
         gone = os.path.join(log_dir.path, name)
         log.release()
-        try:
+        with self._using(log_dir, log.folder):
             # Not synced: a folder that comes back after a power cut belongs to no topic, and is deleted again.
             self.files.rename(log.folder, gone)
-        except OSError as error:
-            self.fail(log_dir, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.folder}: {error}") from error
         # Who is still at work on it (a flush, say) finds no files, and that is not the disk's failure.
         log.take_offline(FileNotFoundError(errno.ENOENT, "the partition was deleted"))
         del self.logs[key], log_dir.logs[key], self._dir_of[key]
@@ -346,15 +351,12 @@ class LogDirs:
         unique = uuid.UUID(int=self._random.getrandbits(128)).hex
         name = f"{topic[: 255 - len(FUTURE) - 34 - len(str(partition))]}-{partition}.{unique}{FUTURE}"
         folder = os.path.join(target.path, name)
-        try:
+        with self._using(target, folder):
             future = open_log(self.files, folder, current.config, Known(log_start_offset=current.log_start_offset))
             topic_id = self.topic_ids.get((topic, partition))
             if topic_id is not None:
                 path = os.path.join(folder, partition_metadata.FILE_NAME)
                 partition_metadata.write_topic_id(self.files, path, topic_id).sync()
-        except OSError as error:
-            self.fail(target, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
         future.on_failure = target.on_failure
         return future
 
@@ -370,16 +372,14 @@ class LogDirs:
         future.inherit(current)
         end, start = future.log_end_offset, future.log_start_offset
         future.close()
-        self.files.sync_dir(target.path)
+        with self._using(target, future.folder):
+            self.files.sync_dir(target.path)
         self.delete(topic, partition, now_ms)
         folder = os.path.join(target.path, f"{topic}-{partition}")
-        try:
+        with self._using(target, folder):
             self.files.rename(future.folder, folder)
             self.files.sync_dir(target.path)
             log = open_log(self.files, folder, current.config, Known(end, start, True), self._random.random())
-        except OSError as error:
-            self.fail(target, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{folder}: {error}") from error
         self._add(target, key, log, topic_id)
         if mark is not None:
             self.high_watermarks[key] = mark

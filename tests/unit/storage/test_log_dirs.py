@@ -197,6 +197,18 @@ def test_a_failing_dir_goes_offline_alone_with_its_partitions_named(
     assert [log_dir.clean for log_dir in again.dirs] == [False, True]
 
 
+def test_a_full_disk_may_refuse_the_id_of_a_log_that_was_there_without() -> None:
+    files = MemoryFiles()
+    open_dirs(files)[0].create("orders", 0)
+    files.locks.clear()
+    dirs, offline = open_dirs(files)
+    files.before = failing("/a", errno.ENOSPC)
+    with pytest.raises(KafkaError) as refused:
+        dirs.create("orders", 0, uuid.UUID(int=1))
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [log_dir.path for log_dir in offline] == ["/a"]
+
+
 def test_a_dir_that_cannot_be_opened_is_offline_and_without_any_there_is_an_error() -> None:
     files = MemoryFiles()
     files.before = failing("/a", errno.EROFS)
