@@ -61,7 +61,9 @@ class SimListener:
 class _ServerSide:
     """A connection as handlers see it: requests are started as they come and answered in order."""
 
+    peer = ("simulated",)
     principal = "User:ANONYMOUS"
+    client_software: tuple[str, str] | None = None
 
     def __init__(self, listener: SimListener, connection: Connection) -> None:
         self.listener_name = listener.name
@@ -98,7 +100,7 @@ class _ServerSide:
     def _received(self, message: tuple[int, int, int, bytes]) -> None:
         number, api_key, version, body = message
         now = asyncio.get_running_loop().time()
-        context = Context(self, api_key, version, number, "sim", now, now, len(body))  # type: ignore[arg-type]
+        context = Context(self, api_key, version, number, "sim", now, now, len(body))
         self._pipeline.append(context)
         try:
             answer = self.api.dispatch(context, memoryview(bytearray(body)))

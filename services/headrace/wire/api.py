@@ -23,16 +23,14 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from headrace.errors import ErrorCode, KafkaError
 from headrace.wire import messages
 from headrace.wire.errors import MalformedRequest, UnsupportedVersion
+from headrace.wire.metrics import WireMetrics
 from headrace.wire.protocol import ApiKey
 from headrace.wire.sending import Part
-
-if TYPE_CHECKING:
-    from headrace.wire.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +73,22 @@ class Handler:
     borrows: bool = False
 
 
+class Caller(Protocol):
+    """The connection of a request, as those see it who answer: a socket's, or one of the simulation."""
+
+    peer: tuple[Any, ...]
+    principal: str
+    listener_name: str
+    client_software: tuple[str, str] | None
+    metrics: WireMetrics
+
+    def is_next(self, context: Context) -> bool: ...
+
+    def complete(self, context: Context, response: Response) -> None: ...
+
+    def fail(self, context: Context, error: BaseException) -> None: ...
+
+
 class Context:
     """One request on its way: whose it is, and where its answer goes. Complete it once."""
 
@@ -97,7 +111,7 @@ class Context:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Caller,
         api_key: int,
         version: int,
         correlation_id: int,

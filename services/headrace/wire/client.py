@@ -17,7 +17,8 @@ from typing import Any
 
 from headrace.wire import messages
 from headrace.wire.errors import ConnectionClosed, MalformedRequest, RequestTimedOut
-from headrace.wire.frames import SCRATCH_BYTES, FrameMemory, FrameReader
+from headrace.wire.frame_memory import FrameMemory
+from headrace.wire.frames import SCRATCH_BYTES, FrameReader
 from headrace.wire.protocol import ApiKey, correlation_of, parse_response_header, request_header
 from headrace.wire.sending import Output
 

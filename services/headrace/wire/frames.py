@@ -4,18 +4,16 @@ Small frames come many at a time through one scratch buffer that all connections
 they lie in it: whoever keeps one copies it. A frame that does not fit, or has not come whole, gets a bytearray of its
 own, which the rest is received into directly. A handler may stamp the memory it gets and write it to disk. The buffer
 grows with the bytes that arrive, never with the size that was announced, and all such buffers together are bounded by a
-`FrameMemory`. A few large ones are kept and used again once no handler refers to them: touching fresh memory costs
-several times what receiving into it does.
+`FrameMemory`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from sys import getrefcount
-from typing import Protocol
 
 from headrace.wire.errors import MalformedRequest
+from headrace.wire.frame_memory import NOBODY, SPARE_SMALLEST, FrameMemory, Waiter
 
 SCRATCH_BYTES = 262144
 FIRST_READ = 4096
@@ -26,105 +24,7 @@ FIRST_ALLOCATION = 262144
 HEADROOM = 64
 """How many times the bytes that have come a frame's buffer may be, at first."""
 
-SPARE_BYTES = 16 * 1024 * 1024
-"""All buffers that are kept for use again, together."""
-
-SPARE_SMALLEST, SPARE_LARGEST = 65536, 2 * 1024 * 1024
-_UNUSED = 3
-"""References to a spare that nobody uses: the list's, the loop variable's and `getrefcount`'s own."""
-
 _SIZE = struct.Struct(">i")
-
-
-class Waiter(Protocol):
-    """A connection that waits for frame memory."""
-
-    def memory_granted(self) -> None: ...
-
-
-class FrameMemory:
-    """The memory of frames being read and of large requests being handled: queued.max.request.bytes.
-
-    At the limit a frame may not grow; its connection waits. So that many half-read frames never wait for each other,
-    one of them at a time may grow past the limit: the bound is the limit and one frame of the largest size.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self._favoured: Waiter | None = None
-        self._waiting: dict[Waiter, None] = {}
-        self._spares: list[bytearray] = []
-        self._spare_bytes = 0
-
-    def spare(self, size: int) -> bytearray | None:
-        """A buffer of at least `size` bytes that no memoryview refers to any more."""
-        if SPARE_SMALLEST <= size <= SPARE_LARGEST:
-            for buffer in self._spares:
-                if len(buffer) >= size and getrefcount(buffer) == _UNUSED:
-                    return buffer
-        return None
-
-    def keep(self, buffer: bytearray) -> None:
-        """Use this buffer again when its handler has let go of it; the oldest ones make room."""
-        if SPARE_SMALLEST <= len(buffer) <= SPARE_LARGEST:
-            self._spares.append(buffer)
-            self._spare_bytes += len(buffer)
-            while self._spare_bytes > SPARE_BYTES:
-                self._spare_bytes -= len(self._spares.pop(0))
-
-    @property
-    def short(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._waiting)
-
-    @property
-    def full(self) -> bool:
-        return self.used >= self.limit
-
-    def grow(self, owner: Waiter, size: int) -> bool:
-        """Take `size` more for `owner`'s frame, or (False) have it called when there is room again."""
-        if self.used + size > self.limit:
-            if self._favoured is None:
-                self._favoured = owner
-            if self._favoured is not owner:
-                self._waiting[owner] = None
-                return False
-        self.used += size
-        return True
-
-    def add(self, size: int) -> None:
-        """Account for bytes that are there already."""
-        self.used += size
-
-    def give_back(self, size: int) -> None:
-        """Return what a frame took."""
-        self.used -= size
-        if self.used < self.limit:
-            for _ in range(len(self._waiting)):
-                self._wake()
-
-    def forget(self, owner: Waiter) -> None:
-        """`owner`'s frame is complete, or its connection gone."""
-        self._waiting.pop(owner, None)
-        if self._favoured is owner:
-            self._favoured = None
-            if self._waiting:
-                self._wake()
-
-    def _wake(self) -> None:
-        owner = next(iter(self._waiting))
-        del self._waiting[owner]
-        if self.used >= self.limit and self._favoured is None:
-            self._favoured = owner
-        owner.memory_granted()
-
-
-class _Nobody:
-    def memory_granted(self) -> None: ...
-
-
-_NOBODY = _Nobody()
 
 
 class FrameReader:
@@ -248,7 +148,7 @@ class FrameReader:
     def close(self) -> None:
         """Give back the memory of a frame that will not be completed; let go of the connection, see `Output.close`."""
         self._memory.forget(self._owner)
-        self._owner = _NOBODY
+        self._owner = NOBODY
         self._view, self._position, self._end = self._scratch, 0, 0
         if self._frame is not None:
             self._frame = None

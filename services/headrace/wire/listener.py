@@ -20,7 +20,8 @@ from typing import Any
 from headrace.cluster.settings import Settings
 from headrace.wire.api import Api
 from headrace.wire.connection import Connection
-from headrace.wire.frames import SCRATCH_BYTES, FrameMemory
+from headrace.wire.frame_memory import FrameMemory
+from headrace.wire.frames import SCRATCH_BYTES
 from headrace.wire.metrics import WireMetrics
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol, TypeAlias
 
+from headrace.wire import page_cache
 from headrace.wire.errors import FileEndedEarly
 
 GATHER = 64
@@ -26,10 +27,6 @@ TURN_BYTES = 4 * 1024 * 1024
 
 CHUNK = 1024 * 1024
 """How far ahead of the send a range is known to be in the page cache."""
-
-PROBE_EVERY = 131072
-_PROBE = [bytearray(1)]
-_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 class FileRange(Protocol):
@@ -56,34 +53,6 @@ def release_all(parts: bytes | bytearray | list[Part] | None) -> None:
         for part in parts:
             if not isinstance(part, MEMORY):
                 part.release()
-
-
-def is_cached(descriptor: int, position: int, length: int) -> bool:
-    """Whether a sample of the range is in the page cache; True where the filesystem cannot tell."""
-    end = position + length
-    try:
-        for offset in range(position, end, PROBE_EVERY):
-            os.preadv(descriptor, _PROBE, offset, _NOWAIT)
-        os.preadv(descriptor, _PROBE, end - 1, _NOWAIT)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            return True
-        raise
-    return True
-
-
-def read_ahead(descriptor: int, position: int, length: int) -> None:
-    """Bring a range into the page cache; runs in a worker thread."""
-    os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_WILLNEED)
-    buffer = bytearray(min(length, PROBE_EVERY))
-    end = position + length
-    while position < end:
-        count = os.preadv(descriptor, [memoryview(buffer)[: end - position]], position)
-        if not count:
-            return
-        position += count
 
 
 def _nobody(*_: object) -> None:
@@ -234,7 +203,7 @@ class Output:
         descriptor = part.fileno()
         if self._position >= self._warm:
             size = min(self._left, CHUNK)
-            if self._executor is not None and not is_cached(descriptor, self._position, size):
+            if self._executor is not None and not page_cache.is_cached(descriptor, self._position, size):
                 self._read_ahead(descriptor, size)
                 return -1
             self._warm = self._position + size
@@ -256,7 +225,7 @@ class Output:
         assert self._executor is not None
         self._ahead = True
         self._warm = self._position + size
-        job = self._loop.run_in_executor(self._executor, read_ahead, descriptor, self._position, size)
+        job = self._loop.run_in_executor(self._executor, page_cache.read_ahead, descriptor, self._position, size)
         job.add_done_callback(self._read_ahead_done)
 
     def _read_ahead_done(self, job: asyncio.Future[None]) -> None:

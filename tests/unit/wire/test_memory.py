@@ -13,7 +13,8 @@ from dataclasses import replace
 from conftest import frame, until
 
 from headrace.wire.connection import Connection
-from headrace.wire.frames import FIRST_ALLOCATION, FrameMemory
+from headrace.wire.frame_memory import FrameMemory
+from headrace.wire.frames import FIRST_ALLOCATION
 
 
 def resident_bytes() -> int:

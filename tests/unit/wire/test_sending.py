@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from conftest import Range, frame, read_frame, until
 
-from headrace.wire import sending
+from headrace.wire import page_cache, sending
 from headrace.wire.errors import ConnectionClosed
 
 DATA = os.urandom(1 << 20) * 12
@@ -51,8 +51,8 @@ async def test_cold_data_is_read_ahead_by_a_worker(live, log_file, monkeypatch) 
         assert threading.current_thread() is not threading.main_thread()
         go.wait(10)
 
-    monkeypatch.setattr(sending, "is_cached", lambda descriptor, position, length: False)
-    monkeypatch.setattr(sending, "read_ahead", slow_disk)
+    monkeypatch.setattr(page_cache, "is_cached", lambda descriptor, position, length: False)
+    monkeypatch.setattr(page_cache, "read_ahead", slow_disk)
     one.service.answers = [Range(log_file, 10, 2_500_000)]
     cold = client.send(1, 4, [b""])
     await until(lambda: ahead)
@@ -72,8 +72,8 @@ async def test_a_file_is_kept_open_while_a_worker_reads_it(live, log_file, monke
         begun.set()
         go.wait(10)
 
-    monkeypatch.setattr(sending, "is_cached", lambda descriptor, position, length: False)
-    monkeypatch.setattr(sending, "read_ahead", slow_disk)
+    monkeypatch.setattr(page_cache, "is_cached", lambda descriptor, position, length: False)
+    monkeypatch.setattr(page_cache, "read_ahead", slow_disk)
     first, second = Range(log_file, 0, 100), Range(log_file, 0, 100)
     one.service.answers = [first, second]
     client.send(1, 4, [b""])
@@ -87,14 +87,14 @@ async def test_a_file_is_kept_open_while_a_worker_reads_it(live, log_file, monke
 
 
 def test_the_probe_knows_what_is_cached(log_file) -> None:
-    assert sending.is_cached(log_file, 0, len(DATA))
+    assert page_cache.is_cached(log_file, 0, len(DATA))
     os.fsync(log_file)
     os.posix_fadvise(log_file, 0, 0, os.POSIX_FADV_DONTNEED)
-    if sending.is_cached(log_file, 1 << 20, 1 << 20):
+    if page_cache.is_cached(log_file, 1 << 20, 1 << 20):
         pytest.skip("this filesystem keeps everything in memory")
-    sending.read_ahead(log_file, 1 << 20, 1 << 20)
-    assert sending.is_cached(log_file, 1 << 20, 1 << 20)
-    sending.read_ahead(log_file, 0, len(DATA) + 100)
+    page_cache.read_ahead(log_file, 1 << 20, 1 << 20)
+    assert page_cache.is_cached(log_file, 1 << 20, 1 << 20)
+    page_cache.read_ahead(log_file, 0, len(DATA) + 100)
 
 
 async def test_a_file_that_ends_early_closes_the_connection(live, log_file, caplog) -> None:

@@ -1,0 +1,38 @@
+"""Whether a range of a file is in the page cache, and bringing it there."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+PROBE_EVERY = 131072
+_PROBE = [bytearray(1)]
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+
+
+def is_cached(descriptor: int, position: int, length: int) -> bool:
+    """Whether a sample of the range is in the page cache; True where the filesystem cannot tell."""
+    end = position + length
+    try:
+        for offset in range(position, end, PROBE_EVERY):
+            os.preadv(descriptor, _PROBE, offset, _NOWAIT)
+        os.preadv(descriptor, _PROBE, end - 1, _NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return True
+        raise
+    return True
+
+
+def read_ahead(descriptor: int, position: int, length: int) -> None:
+    """Bring a range into the page cache; runs in a worker thread."""
+    os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_WILLNEED)
+    buffer = bytearray(min(length, PROBE_EVERY))
+    end = position + length
+    while position < end:
+        count = os.preadv(descriptor, [memoryview(buffer)[: end - position]], position)
+        if not count:
+            return
+        position += count
