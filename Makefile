@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
 .DEFAULT_GOAL := help
-.PHONY: help setup up test lint unit sim integration bounce e2e images spark-image chart format docs bench bench-all bench-log clean
+.PHONY: help setup up test lint unit sim integration compiled bounce e2e images spark-image chart format docs bench bench-all bench-log clean
 
 help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,6 +60,17 @@ sim: $(STAMP) ## Run SEEDS=200 simulated clusters over all cores (FIRST= the fir
 integration: $(STAMP) ## Run the tests with real processes, a real etcd and real clients
 	@tests/run integration
 
+# What images ship, beside the tests: nothing of it is in the way of what is edited.
+COMPILED := build/compiled
+$(COMPILED)/.made: $(STAMP) $(shell find services/headrace -name '*.py' -not -path '*/v1/*')
+	@echo "Compiling the way of a request into $(COMPILED) (about a minute)"
+	@rm -rf $(COMPILED) build/lib* build/bdist*
+	@HEADRACE_COMPILE=1 $(PIP) install --no-compile --no-deps --target $(COMPILED) .
+	@touch $@
+
+compiled: $(COMPILED)/.made ## Run the tests of the way of a request on the compiled code that images ship
+	@tests/run compiled
+
 bounce: $(STAMP) ## Stop, kill and pause leaders, followers and controllers five times (ten minutes)
 	@HEADRACE_BOUNCES=5 HEADRACE_PAUSE=20 $(BIN)/python -m pytest tests/integration/test_failover.py -s
 
@@ -86,14 +97,14 @@ format: $(STAMP) ## Format the code and fix what lint can fix
 docs: $(STAMP) ## Write COMPATIBILITY.md from the handlers' docstrings
 	@$(BIN)/python -m headrace.wire.compatibility headrace.broker.handlers headrace.coordinator.handlers > COMPATIBILITY.md
 
-bench: $(STAMP) ## Compare with Apache Kafka side by side (JOBS='produce/*' BROKERS=1; needs Java 17 and Maven)
+bench: $(COMPILED)/.made ## Compare with Apache Kafka side by side (JOBS='produce/*' BROKERS=1; needs Java 17 and Maven)
 	@$(PIP) install -c constraints.txt -e '.[bench]'
-	@$(BIN)/python -m bench.peers $(if $(BROKERS),--brokers $(BROKERS)) $(JOBS)
+	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/python -m bench.peers $(if $(BROKERS),--brokers $(BROKERS)) $(JOBS)
 
 MINUTES ?= 40
-bench-all: $(STAMP) ## Write docs/performance.md anew from a run of MINUTES=40 that should have the machine to itself
+bench-all: $(COMPILED)/.made ## Write docs/performance.md anew from a run of MINUTES=40 that should have the machine to itself
 	@$(PIP) install -c constraints.txt -e '.[bench]'
-	@$(BIN)/python -m bench.performance --minutes $(MINUTES)
+	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/python -m bench.performance --minutes $(MINUTES)
 
 bench-log: $(STAMP) ## Measure the log engine against the machine (ratios in one run)
 	@$(BIN)/python bench/log.py

@@ -1,16 +1,39 @@
 """Generates the gRPC stubs (package `headrace.v1`) from protos/ whenever the package is built or installed.
 
 They are not committed. mypy-protobuf writes the type stubs beside them, so mypy sees every message and service.
+
+With HEADRACE_COMPILE=1 a wheel also has the way of a request compiled by mypyc, from the same source, which lies beside
+it: that is what images ship, and `make compiled` tests. It takes a C compiler, Python's headers and a minute. Installed
+in place nothing is compiled: what is edited is what runs.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 PROTOS = ROOT / "protos"
 OUT = ROOT / "services"
+
+# The way of a request through a broker. Left out on purpose:
+# - `storage.files`: compiled code gives up an attribute's old value before it sets the new one. While that closes its
+#   descriptor, other threads would still find it there, and sync a closed one or another file.
+# - `wire.frame_memory`, which counts references; `wire.page_cache`, which tests stand in for; handlers, which are
+#   functions with attributes.
+# - What interpreted classes inherit from: mypyc refuses when such a class is used.
+COMPILED = (
+    "ports",
+    *("records/errors", "records/batch"),
+    *("storage/log", "storage/segment", "storage/segments", "storage/index", "storage/time_index", "storage/positions"),
+    *("storage/producer_state", "storage/leader_epoch", "storage/results", "storage/failure"),
+    *("wire/primitives", "wire/topics", "wire/protocol", "wire/produce", "wire/fetch", "wire/frames", "wire/sending"),
+    *("wire/api", "wire/connection", "wire/listener", "wire/metrics"),
+    *("broker/isr", "broker/partition", "broker/replica_manager", "broker/reader", "broker/fetch_session"),
+    *("broker/requests", "broker/replication"),
+)
 
 
 def generate() -> None:
@@ -35,4 +58,30 @@ class BuildWithStubs(build_py):
         super().run()
 
 
-setup(cmdclass={"build_py": BuildWithStubs})
+class BuildForWheels(build_ext):
+    def run(self) -> None:
+        if self.inplace or self.editable_mode:
+            raise SystemExit("HEADRACE_COMPILE is for wheels: beside sources that change, compiled ones would stay old")
+        super().run()
+
+
+def compiled() -> list:
+    from mypyc.build import mypycify
+
+    # What the build does not need is not installed, and types were checked by `make lint`.
+    options = [
+        "--python-version=3.11",
+        "--ignore-missing-imports",
+        "--follow-imports=silent",
+        "--config-file=",
+        "--cache-dir=build/mypy",
+    ]
+    modules = [f"services/headrace/{name}.py" for name in COMPILED]
+    return mypycify([*options, *modules], opt_level="3", debug_level="0", group_name="headrace")
+
+
+wanted = os.environ.get("HEADRACE_COMPILE", "0") != "0"
+setup(
+    cmdclass={"build_py": BuildWithStubs, "build_ext": BuildForWheels},
+    ext_modules=compiled() if wanted else [],
+)

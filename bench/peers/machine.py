@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tests.integration.java import KAFKA_VERSION
 
+from headrace.wire import connection
+
 GIB = 1 << 30
 
 
@@ -25,7 +27,7 @@ def machine() -> dict[str, object]:
         "memory_GiB": round(_memory("MemTotal") / GIB),
         "kernel": platform.release(),
         "load": round(os.getloadavg()[0], 1),
-        "headrace": _git("rev-parse", "--short", "HEAD") + (" and changes" if _git("status", "--porcelain") else ""),
+        "headrace": _headrace(),
         "python": f"{platform.python_version()} ({_build()})",
         "kafka": KAFKA_VERSION,
         "java": java[0] if java else "?",
@@ -37,6 +39,12 @@ def _memory(name: str) -> int:
     """A line of /proc/meminfo, in bytes."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(text.split()[1]) * 1024 for text in lines if text.startswith(name + ":"))
+
+
+def _headrace() -> str:
+    """Which source, and whether the servers run it compiled, as images do: they are started with our own PYTHONPATH."""
+    how = " compiled" if connection.__file__.endswith(".so") else " interpreted"
+    return _git("rev-parse", "--short", "HEAD") + (" and changes" if _git("status", "--porcelain") else "") + how
 
 
 def _build() -> str:

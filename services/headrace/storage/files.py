@@ -154,11 +154,7 @@ class Files(Protocol):
 
 
 class OsHandle:
-    """A descriptor that closes itself with its last reference.
-
-    What is done with a descriptor for which nobody else holds the handle is a method here: compiled code drops a local
-    variable at its last use, and who had only read `fd` from it would be left with a closed one.
-    """
+    """A descriptor that closes itself with its last reference."""
 
     __slots__ = ("fd",)
 
@@ -170,22 +166,6 @@ class OsHandle:
 
     def pread(self, length: int, position: int) -> bytes:
         return os.pread(self.fd, length, position)
-
-    def pread_into(self, buffer: memoryview, position: int) -> int:
-        return os.preadv(self.fd, [buffer], position)
-
-    def sync(self) -> None:
-        os.fdatasync(self.fd)
-
-    def cut(self, size: int) -> None:
-        # ext4 writes a file out when it is closed if it was ever cut to nothing, even from nothing: closing a log that
-        # is deleted would wait for the disk.
-        if os.fstat(self.fd).st_size != size:
-            os.ftruncate(self.fd, size)
-
-    def map(self) -> mmap.mmap | None:
-        """The whole file; None when it is empty."""
-        return mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ) if os.fstat(self.fd).st_size else None
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -215,7 +195,7 @@ class OsFile:
         self._folder, self._name = sys.intern(folder), sys.intern(name)
 
     def append(self, data: Data) -> None:
-        # As _used_handle, without the call: this is the hot path. `self._handle` keeps the descriptor open.
+        # As _used_handle, without the call: this is the hot path.
         handle = self._handle
         if handle is None:
             handle = self._open(os.O_CREAT)
@@ -226,33 +206,40 @@ class OsFile:
             raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes were written", self.path)
 
     def pread(self, length: int, position: int) -> bytes:
-        return self._used_handle().pread(length, position)
+        handle = self._used_handle()
+        return os.pread(handle.fd, length, position)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
-        return self._used_handle().pread_into(buffer, position)
+        handle = self._used_handle()
+        return os.preadv(handle.fd, [buffer], position)
 
     def size(self) -> int:
         return os.stat(self.path).st_size
 
     def truncate(self, size: int) -> None:
         self._map = None
-        (self._handle or self._open(os.O_CREAT)).cut(size)
+        fd = (self._handle or self._open(os.O_CREAT)).fd
+        # ext4 writes a file out when it is closed if it was ever cut to nothing, even from nothing: closing a log that
+        # is deleted would wait for the disk.
+        if os.fstat(fd).st_size != size:
+            os.ftruncate(fd, size)
 
     def sync(self) -> None:
         # A descriptor of our own when there is none: the table of open files belongs to the owner's thread, and
         # syncing through any descriptor syncs the file.
-        (self._handle or OsHandle(os.open(self.path, os.O_RDWR | os.O_CLOEXEC))).sync()
+        handle = self._handle or OsHandle(os.open(self.path, os.O_RDWR | os.O_CLOEXEC))
+        os.fdatasync(handle.fd)
 
     def map(self) -> Mapped:
         if self._map is not None:
             self.map_used = True
             return self._map
-        mapped = (self._handle or OsHandle(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))).map()
-        if mapped is None:
+        handle = self._handle or OsHandle(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+        if os.fstat(handle.fd).st_size == 0:
             return b""
-        self._map = mapped
+        self._map = mmap.mmap(handle.fd, 0, access=mmap.ACCESS_READ)
         self._files.admit_map(self)
-        return mapped
+        return self._map
 
     def handle(self) -> OsHandle:
         return self._used_handle()
