@@ -24,7 +24,8 @@ from headrace.ports import Clock
 from headrace.timing.purgatory import Purgatory, PurgatoryFull
 
 ANNOUNCE_SECONDS = 0.005
-"""How long a new high watermark waits for a batch to go to the followers with, before it goes alone."""
+"""How long, and at most twice as long, a new high watermark waits for a batch to go to the followers with, before it
+goes alone. One that moves again meanwhile waits anew: the batches that move it go to the followers as well."""
 
 _NONE: dict[int, Partition] = {}
 _new_tuple = tuple.__new__
@@ -56,6 +57,8 @@ class ReplicaManager:
         self._moved: dict[Partition, None] = {}
         self._call_later = call_later or (lambda _, callback: call_soon(callback))
         self._unannounced: dict[Partition, None] = {}
+        self._moved_before: dict[Partition, None] = {}
+        """What `_unannounced` was the last time it was looked at."""
         self.throttle = Throttle()
         """What this broker's leaders may send to replicas that catch up."""
         self.rack_aware = False
@@ -350,18 +353,22 @@ class ReplicaManager:
 
     def _announce(self, partition: Partition) -> None:
         """Followers hear of a new high watermark with the next batch, or a moment later without one."""
-        if not self._unannounced:
-            self._call_later(ANNOUNCE_SECONDS, self._announce_all)
+        if not self._unannounced and not self._moved_before:
+            self._call_later(ANNOUNCE_SECONDS, self._announce_the_quiet)
         self._unannounced[partition] = None
 
-    def _announce_all(self) -> None:
-        moved, self._unannounced = self._unannounced, {}
+    def _announce_the_quiet(self) -> None:
+        quiet, busy = self._moved_before, self._unannounced
+        self._moved_before, self._unannounced = busy, {}
         waiting: dict[Reader, None] = {}
-        for partition in moved:
-            partition.announced = partition.high_watermark
-            self._stir(partition, waiting)
+        for partition in quiet:
+            if partition not in busy:
+                partition.announced = partition.high_watermark
+                self._stir(partition, waiting)
         for reader in waiting:
             self.fetches.check(reader)
+        if busy:
+            self._call_later(ANNOUNCE_SECONDS, self._announce_the_quiet)
 
     def trimmed(self, partition: Partition) -> None:
         """A log starts later than before: its readers and its leader hear of it."""

@@ -1,4 +1,4 @@
-"""Whether a range of a file is in the page cache, and bringing it there."""
+"""What of a file is in the page cache, and bringing it there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 PROBE_EVERY = 131072
 _PROBE = [bytearray(1)]
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def is_cached(descriptor: int, position: int, length: int) -> bool:
@@ -20,10 +21,24 @@ def is_cached(descriptor: int, position: int, length: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+        if error.errno in _CANNOT_TELL:
             return True
         raise
     return True
+
+
+def read(descriptor: int, position: int, length: int) -> bytearray | None:
+    """The bytes of a range that is in the page cache as a whole; None where the filesystem cannot tell."""
+    buffer = bytearray(length)
+    try:
+        count = os.preadv(descriptor, [buffer], position, _NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno in _CANNOT_TELL:
+            return None
+        raise
+    return buffer if count == len(buffer) else None
 
 
 def read_ahead(descriptor: int, position: int, length: int) -> None:

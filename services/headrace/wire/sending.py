@@ -1,8 +1,9 @@
 """What a connection still has to send: bytes from memory and ranges of files, in order.
 
-Memory goes out gathered (`sendmsg`), file ranges with `os.sendfile`: their bytes never pass through Python. Data that
-is not in the page cache would block the loop, so a sample of a range is probed first, and a worker thread reads ahead
-what is cold while everybody else goes on.
+Memory goes out gathered (`sendmsg`), large file ranges with `os.sendfile`: their bytes never pass through Python. Small
+ones are read and gathered with the rest: two calls instead of five, and one packet. Data that is not in the page cache
+would block the loop, so a sample of a range is probed first, and a worker thread reads ahead what is cold while
+everybody else goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from headrace.wire import page_cache
 from headrace.wire.errors import FileEndedEarly
 
 GATHER = 64
-"""Memory parts in one `sendmsg`."""
+"""Parts in one `sendmsg`."""
+
+SMALL = 65536
+"""File ranges of this size or less are read; copying larger ones costs more than the calls it saves."""
+
+READ_BYTES = 262144
+"""What is read for one `sendmsg`: more may have to be read again when the socket does not take it."""
 
 TURN_BYTES = 4 * 1024 * 1024
 """How much one connection sends before the others have their turn."""
@@ -135,10 +142,9 @@ class Output:
         turn = TURN_BYTES
         while queue:
             try:
-                if isinstance(queue[0], MEMORY):
-                    sent = self._send_memory()
-                else:
-                    sent = self._send_file(queue[0])
+                sent = self._send_gathered()
+                if sent < 0:
+                    sent = self._send_file(queue[0])  # type: ignore[arg-type]
                     if sent < 0:
                         return False
             except (BlockingIOError, InterruptedError):
@@ -162,35 +168,60 @@ class Output:
         release_all(list(self._queue))
         self._queue = deque(kept)
 
-    def _send_memory(self) -> int:
+    def _send_gathered(self) -> int:
+        """Send what is at the head up to the next large range; -1 when one is at the head itself.
+
+        What was read of a file and not sent is read again: a connection that does not take its answers holds none.
+        """
         queue = self._queue
         first = queue[0]
-        if len(queue) == 1:
-            sent = self._send(first)  # type: ignore[arg-type]
-            if sent == len(first):  # type: ignore[arg-type]
-                queue.clear()
+        if isinstance(first, MEMORY):
+            if len(queue) == 1:
+                sent = self._send(first)
+                if sent == len(first):
+                    queue.clear()
+                    return sent
+                self._cut(first, sent)
                 return sent
-        else:
-            parts = []
-            flags = 0
-            for part in queue:
-                if not isinstance(part, MEMORY):
+        elif self._position >= 0 or first.length > SMALL:
+            return -1
+        parts: list[bytes | bytearray | memoryview] = []
+        flags, left = 0, READ_BYTES
+        for part in queue:
+            if isinstance(part, MEMORY):
+                parts.append(part)
+            else:
+                size = part.length
+                data = page_cache.read(part.fileno(), part.position, size) if size <= SMALL and size <= left else None
+                if data is None:
                     flags = socket.MSG_MORE
                     break
-                parts.append(part)
-                if len(parts) == GATHER:
-                    break
-            sent = self._sendmsg(parts, (), flags)
-        left = sent
-        while left:
-            first = queue[0]
-            size = len(first)  # type: ignore[arg-type]
+                parts.append(data)
+                left -= size
+            if len(parts) == GATHER:
+                break
+        if not parts:
+            return -1
+        sent = left = self._sendmsg(parts, (), flags)
+        for each in parts:
+            part, size = queue[0], len(each)
             if left < size:
-                queue[0] = memoryview(first)[left:]  # type: ignore[arg-type]
+                if left:
+                    self._cut(part, left)
                 break
             left -= size
-            queue.popleft()
+            if part is each:
+                queue.popleft()
+            else:
+                self._file_done(part)  # type: ignore[arg-type]
         return sent
+
+    def _cut(self, part: Part, sent: int) -> None:
+        """Only the first bytes of the part at the head were sent."""
+        if isinstance(part, MEMORY):
+            self._queue[0] = memoryview(part)[sent:]
+        else:
+            self._position, self._left, self._warm = part.position + sent, part.length - sent, part.position
 
     def _send_file(self, part: FileRange) -> int:
         """Send some of the range at the head; -1 when its bytes must be read from disk first."""

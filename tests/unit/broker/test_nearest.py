@@ -1,5 +1,7 @@
 """KIP-392: which replica a reader is sent to, and what a follower shows it."""
 
+from collections.abc import Callable
+
 from tests.unit.broker.replica_set import ReplicaSet
 
 from headrace.broker.reader import Reader, Wanted
@@ -96,6 +98,33 @@ def test_a_follower_that_waits_hears_of_the_high_watermark_without_a_record() ->
     three.fetch(2)
     [[found]] = answers
     assert (found.size, found.high_watermark) == (0, 1)
+
+
+def test_a_high_watermark_that_moves_on_goes_with_the_batches_that_move_it() -> None:
+    three = ReplicaSet(3)
+    leader, later = three[0], list[Callable[[], object]]()
+    leader.manager._call_later = lambda _, callback: later.append(callback)
+
+    def some_milliseconds_pass() -> None:
+        for callback in [later.pop(0) for _ in list(later)]:
+            callback()
+
+    def append() -> None:
+        leader.append(b"a")
+        three.fetch(1, 2, rounds=2)
+
+    append()
+    answers: list[list[Fetched]] = []
+    limits = FetchLimits(500, 1, 1 << 20, replica_id=1, broker_epoch=1)
+    wanted = {KEY: Wanted(2, 1 << 20, 0, 0, 0, high_watermark=0)}
+    some_milliseconds_pass()
+    append()
+    leader.manager.fetch(limits, Reader(wanted.items()), answers.append)
+    some_milliseconds_pass()
+    assert answers == [], "its second move is as good as new"
+    some_milliseconds_pass()
+    assert [(found.size, found.high_watermark) for [found] in answers] == [(0, 2)]
+    assert later == [], "nothing is left to say"
 
 
 def test_a_reader_ahead_of_a_new_leaders_high_watermark_waits_and_is_not_reset() -> None:

@@ -72,6 +72,7 @@ async def test_a_file_is_kept_open_while_a_worker_reads_it(live, log_file, monke
         begun.set()
         go.wait(10)
 
+    monkeypatch.setattr(page_cache, "read", lambda descriptor, position, length: None)
     monkeypatch.setattr(page_cache, "is_cached", lambda descriptor, position, length: False)
     monkeypatch.setattr(page_cache, "read_ahead", slow_disk)
     first, second = Range(log_file, 0, 100), Range(log_file, 0, 100)
@@ -92,9 +93,12 @@ def test_the_probe_knows_what_is_cached(log_file) -> None:
     os.posix_fadvise(log_file, 0, 0, os.POSIX_FADV_DONTNEED)
     if page_cache.is_cached(log_file, 1 << 20, 1 << 20):
         pytest.skip("this filesystem keeps everything in memory")
+    assert page_cache.read(log_file, 1 << 20, 100) is None
     page_cache.read_ahead(log_file, 1 << 20, 1 << 20)
+    assert page_cache.read(log_file, 1 << 20, 100) == DATA[:100]
     assert page_cache.is_cached(log_file, 1 << 20, 1 << 20)
     page_cache.read_ahead(log_file, 0, len(DATA) + 100)
+    assert page_cache.read(log_file, len(DATA) - 10, 20) is None
 
 
 async def test_a_file_that_ends_early_closes_the_connection(live, log_file, caplog) -> None:
@@ -161,3 +165,46 @@ def test_a_small_answer_that_is_sent_in_pieces() -> None:
     loop.add_writer.call_args[0][1]()
     assert b"".join(took) == b"an answer"
     assert (output.pending, output.bytes_out, drained.call_count) == (0, 9, 1)
+
+
+class Grudging:
+    """A socket that takes `most` bytes and then nothing until it is waited for."""
+
+    def __init__(self, most: int) -> None:
+        self.took: list[bytes] = []
+        self.loop = Mock()
+        self._most, self._full = most, False
+
+    def fileno(self) -> int:
+        return 7
+
+    def send(self, part: bytes) -> int:
+        return self.sendmsg([part])
+
+    def sendmsg(self, parts: list[bytes], *_: object) -> int:
+        self._full = not self._full
+        if not self._full:
+            raise BlockingIOError
+        self.took.append(b"".join(parts)[: self._most])
+        return len(self.took[-1])
+
+    def sendfile(self, _: int, descriptor: int, position: int, length: int) -> int:
+        return self.sendmsg([os.pread(descriptor, length, position)])
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 36, 37, 38, 10_000])
+def test_small_ranges_go_out_with_what_lies_between_them_and_in_any_pieces(log_file, monkeypatch, most) -> None:
+    sock = Grudging(most)
+    monkeypatch.setattr(sending.os, "sendfile", sock.sendfile)
+    output = sending.Output(sock, sock.loop, None, Mock(), Mock())  # type: ignore[arg-type]
+    small, zero, other = Range(log_file, 5, 30), Range(log_file, 9, 0), Range(log_file, 1, 8)
+    for part in (small, b"head", b"", zero, bytearray(b"xyz"), other, b"tail"):
+        output.put(part, part.length if isinstance(part, Range) else len(part))
+    done = output.flush()
+    while not done:
+        output._writing = False  # the loop says that it takes more
+        done = output.flush()
+    assert b"".join(sock.took) == DATA[5:35] + b"headxyz" + DATA[1:9] + b"tail"
+    assert most < 49 or len(sock.took) == 1
+    assert (output.pending, output.bytes_out) == (0, 49)
+    assert [each.released for each in (small, zero, other)] == [1, 1, 1]
