@@ -1,7 +1,7 @@
 """Fetch: reads record batches, for consumers and for followers.
 
 Versions 4 to 18. Sessions (KIP-227), leader epochs (KIP-320), topic ids (KIP-516), diverging epochs for followers
-(KIP-595) and the new leader with its address (KIP-951). Bytes go from the page cache to the socket (`wire.sending`). At
+(KIP-595) and the new leader with its address (KIP-951). Bytes go from the page cache to the socket as they are. At
 least one batch comes, whatever its size. There are no transactions, so read_committed sees what everyone sees.
 """
 
