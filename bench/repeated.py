@@ -13,9 +13,10 @@ Job = Callable[[float], Figures]
 """Does its full size times what it is given."""
 
 
-def run(jobs: Mapping[str, Job], doc: str) -> None:
-    """The command line of a script of such jobs."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(jobs: Mapping[str, Job], doc: str | None, *more: argparse.ArgumentParser) -> None:
+    """The command line of a script of such jobs; `more` are options of its own."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=doc, formatter_class=formatter, parents=more)
     parser.add_argument("patterns", nargs="*", default=["*"], metavar="PATTERN")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies what every job does")
@@ -29,7 +30,8 @@ def run(jobs: Mapping[str, Job], doc: str) -> None:
     if not names:
         parser.error(f"no job matches {' '.join(given.patterns)}; --list shows them")
     if not given.json:
-        print(f"{'job':<26} {'figure':<22} {'median':>12}  least..most")
+        width = max(map(len, names))
+        print(f"{'job':<{width}} {'figure':<22} {'median':>12}  least..most", flush=True)
     for name in names:
         runs = []
         for _ in range(given.rounds):
@@ -39,11 +41,11 @@ def run(jobs: Mapping[str, Job], doc: str) -> None:
                     json.dumps({"job": name, **{key: round(value, 3) for key, value in runs[-1].items()}}), flush=True
                 )
         if not given.json:
-            _print(name, runs)
+            _print(f"{name:<{width}}", runs)
 
 
 def _print(name: str, runs: list[Figures]) -> None:
     for figure in runs[0]:
         values = [each[figure] for each in runs]
         spread = f"{min(values):,.4g}..{max(values):,.4g}"
-        print(f"{name:<26} {figure:<22} {statistics.median(values):>12,.4g}  {spread}", flush=True)
+        print(f"{name} {figure:<22} {statistics.median(values):>12,.4g}  {spread}", flush=True)

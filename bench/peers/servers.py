@@ -30,6 +30,7 @@ BROKER_FLAGS = (
     "-Dlog4j2.level=WARN",
 )
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
+COORDINATORS = 1_000_000
 CLUSTER_ID = "aGVhZHJhY2UtYmVuY2gtMA"
 
 
@@ -184,11 +185,15 @@ def await_metadata(bootstrap: str, brokers: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            named = admin.list_topics(timeout=2).brokers
-            if sum(1 for node in named if node < 1_000_000) >= brokers:
+            if named(admin, 2) >= brokers:
                 return
         except KafkaException:
             pass
         if time.monotonic() > deadline:
             raise TimeoutError(f"{bootstrap} gave no metadata with {brokers} brokers in {START_SECONDS:.0f} s")
         time.sleep(0.005)
+
+
+def named(admin: AdminClient, timeout: float) -> int:
+    """How many brokers a metadata answer names; our coordinators have numbers above theirs."""
+    return sum(1 for node in admin.list_topics(timeout=timeout).brokers if node < COORDINATORS)
