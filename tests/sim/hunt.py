@@ -1,4 +1,4 @@
-"""Looks for each deliberate bug: `python -m tests.sim.hunt [NAME...]` says which seed finds it, up to 300 of them."""
+"""Looks for each deliberate bug: `python -m tests.sim.hunt [NAME...]` says which seed finds it, up to 1,000 of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from tests.sim.mutations import MUTATIONS, OF_GROUPS
 from tests.sim.scenario import GROUPED, run_seed
 
-MOST_SEEDS = 300
+MOST_SEEDS = 1000
 SEEDS_OF_A_PROCESS = 20
 
 

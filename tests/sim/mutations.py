@@ -110,7 +110,7 @@ def checkpoint_not_synced() -> AbstractContextManager[None]:
 
     def wrong(self: MemoryFiles, path: str) -> None:
         changes = self._name_changes if path == LOG_DIR else []
-        missed = [change for change in changes if any(name in change[0][0] for name in ("-checkpoint", CLEAN_SHUTDOWN))]
+        missed = [change for change in changes if any(name in change[0][1] for name in ("-checkpoint", CLEAN_SHUTDOWN))]
         self._name_changes = [change for change in self._name_changes if change not in missed]
         right(self, path)
         self._name_changes = missed + self._name_changes
