@@ -132,3 +132,14 @@ def test_the_description_names_processes_that_run(own_cluster: Cluster) -> None:
     assert {entry["role"] for entry in description["processes"]} >= {"broker"}
     for entry in description["processes"]:
         own_cluster.kill(entry["role"], entry["id"], signal.Signals(signal.SIGCONT))
+
+
+def test_the_end_of_etcd_is_said_and_a_start_brings_everything_back(cluster_at: Callable[..., Cluster]) -> None:
+    cluster = cluster_at().start()
+    filled(cluster)
+    cluster.kill("etcd", 0)
+    wait_until(lambda: "etcd (pid" in cluster.output(), "a word about it")
+    cluster.kill_all()
+    cluster.start()
+    assert "still starting" in cluster.output(), "what the killed one had registered has to expire"
+    check(cluster)

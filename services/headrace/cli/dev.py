@@ -36,6 +36,8 @@ _BROKERS_ONLY = frozenset({"listeners", "advertised.listeners", "log.dirs", "bro
 """Settings of --set that say where brokers are, and would be wrong for any other service."""
 
 READY_SECONDS = 60.0
+PATIENCE_SECONDS = 2.0
+PATIENCE = "still starting: what a run that was killed had registered expires first, within about ten seconds"
 
 
 @dataclass(slots=True)
@@ -151,7 +153,11 @@ async def _run(plan: Plan, own_etcd: bool) -> None:
         for _, given in members:
             Settings(given)  # a wrong value is said before anything is started
         cluster = _InProcess(members) if plan.single else _Processes(plan, members)
-        ended = await stack.enter_async_context(cluster.running(stop))
+        patience = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, _say, PATIENCE)
+        try:
+            ended = await stack.enter_async_context(cluster.running(stop))
+        finally:
+            patience.cancel()
         if not stop.done():
             _write_cluster_file(plan, etcd_pid, [member for member, _ in members])
             stack.callback((plan.data / "cluster.json").unlink, missing_ok=True)
@@ -165,14 +171,22 @@ async def _run(plan: Plan, own_etcd: bool) -> None:
 
 @asynccontextmanager
 async def _etcd(plan: Plan) -> AsyncIterator[LocalEtcd]:
-    etcd = LocalEtcd(plan.data / "etcd")
-    starting = asyncio.get_running_loop().run_in_executor(None, etcd.start)
+    etcd, stopping = LocalEtcd(plan.data / "etcd"), False
+
+    def ended(_: object) -> None:
+        if not stopping:
+            _say(f"etcd (pid {etcd.pid}) ended, and nothing can change without it: Ctrl-C, and start again")
+
+    loop = asyncio.get_running_loop()
+    starting = loop.run_in_executor(None, etcd.start)
     try:
         if plan.single:
             process.import_all()  # which takes as long as etcd needs to come up
         await starting
+        loop.run_in_executor(None, etcd.wait).add_done_callback(ended)
         yield etcd
     finally:
+        stopping = True
         await asyncio.to_thread(etcd.stop)
 
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _HOST = "127.0.0.1"
@@ -120,6 +121,12 @@ class LocalEtcd:
                 self._process.kill()
         self._process.wait()
         self._process = None
+
+    def wait(self) -> None:
+        """Returns when the process has ended, whoever ended it."""
+        if self._process is not None:
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         """kill -9, as a crash."""
