@@ -63,7 +63,8 @@ def once(name: str, server: Server, other: Server, scale: float) -> Figures | st
             figures = JOBS[name](Run(server, scale, Meter(server, other)))
     except Exception as error:  # a job that fails on one side must not end the comparison
         print(f"{name} on {server.name} failed: {error}", file=sys.stderr, flush=True)
-        return f"{type(error).__name__}: {str(error)[:200]}"
+        words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)  # no paths on the page
+        return f"{type(error).__name__}: {words[:200]}"
     print(f"{name} on {server.name}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
     return figures
 

@@ -7,7 +7,8 @@ import random
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,20 +171,26 @@ def expect_held(server: Server, name: str, count: int) -> None:
 
 def settle(server: Server, *, forget: bool = False) -> None:
     """Nothing that a side has written is left to be written back; with `forget` it is no longer in memory either."""
-    for path in server.folder.rglob("*.log"):
-        fd = os.open(path, os.O_RDONLY)
-        os.fdatasync(fd)
-        if forget:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+    for path in _segments(server):
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            os.fdatasync(file.fileno())
+            if forget:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_through(server: Server, topic: str) -> None:
     """A topic that was written a while ago is in memory again."""
-    for path in server.folder.rglob(f"{topic}-*/*.log"):
-        with path.open("rb", buffering=0) as file:
-            while file.read(MIB):
-                pass
+    for path in _segments(server):
+        if path.parent.name.startswith(f"{topic}-"):
+            with path.open("rb", buffering=0) as file:
+                while file.read(MIB):
+                    pass
+
+
+def _segments(server: Server) -> Iterator[Path]:
+    """All there are; those of topics that were deleted may vanish meanwhile."""
+    for folder, _, names in os.walk(server.folder):
+        yield from (Path(folder, name) for name in names if name.endswith(".log"))
 
 
 def payloads(size: int) -> Path:

@@ -93,9 +93,9 @@ def test_the_probe_knows_what_is_cached(log_file) -> None:
     os.posix_fadvise(log_file, 0, 0, os.POSIX_FADV_DONTNEED)
     if page_cache.is_cached(log_file, 1 << 20, 1 << 20):
         pytest.skip("this filesystem keeps everything in memory")
-    assert page_cache.read(log_file, 1 << 20, 100) is None
+    assert page_cache.read(log_file, 1 << 20, 1 << 20) is None
     page_cache.read_ahead(log_file, 1 << 20, 1 << 20)
-    assert page_cache.read(log_file, 1 << 20, 100) == DATA[:100]
+    assert page_cache.read(log_file, 1 << 20, 1 << 20) == DATA[: 1 << 20]
     assert page_cache.is_cached(log_file, 1 << 20, 1 << 20)
     page_cache.read_ahead(log_file, 0, len(DATA) + 100)
     assert page_cache.read(log_file, len(DATA) - 10, 20) is None
