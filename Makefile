@@ -10,6 +10,7 @@ help: ## List the tasks
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard protos/headrace/v1/*.proto)
+# PySpark has no pyproject.toml, and Debian's pip builds such a one the old way, for which a new .venv lacks a package.
 PIP := PIP_USE_PEP517=1 $(BIN)/pip --quiet --disable-pip-version-check
 define venv # how long the installation takes
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: apt-get install python3 python3-venv"; exit 1; }

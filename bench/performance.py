@@ -123,7 +123,7 @@ def _noise(results: Results) -> str:
     thrown = sum(len(found.runs["kafka"]) - found.calm_rounds for found in results.jobs)
     return (
         f"Rounds that count: {min(rounds)} to {max(rounds)} a job ({thrown} more do not: others were too busy, or a"
-        f" side failed). Others used {statistics.median(others):.1%} of the machine in the median and at most"
+        f" side failed). Others used {max(0.0, statistics.median(others)):.1%} of the machine in the median and at most"
         f" {max(others):.1%}; a `!` marks a job without a calm round. Jobs of {results.scale:g} times their full size."
     )
 

@@ -8,6 +8,8 @@ import os
 PROBE_EVERY = 131072
 _PROBE = [bytearray(1)]
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_NULL = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+"""Held open: who reads old data must not fail because sockets have taken all descriptors."""
 _CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -47,10 +49,6 @@ def read_ahead(descriptor: int, position: int, length: int) -> None:
     The kernel reads ahead of a sendfile in large pages, and /dev/null copies nothing: together a tenth of the processor
     time of asking for the range (POSIX_FADV_WILLNEED) and reading it.
     """
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        end = position + length
-        while position < end and (count := os.sendfile(null, descriptor, position, end - position)):
-            position += count
-    finally:
-        os.close(null)
+    end = position + length
+    while position < end and (count := os.sendfile(_NULL, descriptor, position, end - position)):
+        position += count
